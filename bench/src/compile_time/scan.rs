@@ -109,8 +109,7 @@ fn step(layers: usize, scanned: bool) -> Function {
         let weights = &p[2..];
         let last = autocast(Some(DType::Bf16), || {
             if scanned {
-                let weights: Vec<&Tensor> = weights.iter().collect();
-                scan(&[x], &weights, |x, w| (vec![layer(&x[0], w)], Vec::new())).0.remove(0)
+                scan(x, weights, |x, w| (layer(&x, &w), ())).0
             } else {
                 weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w))
             }

@@ -125,9 +125,9 @@ impl FlashAttention {
             inputs.extend(segment_ids.map(|ids| ids.to_dtype(DType::I32)));
             let Kernels { forward, of_queries, of_keys } = kernels;
             let results = custom_gradient(
-                &inputs,
+                inputs,
                 move |inputs| {
-                    let results = forward.call(&sizes.padded(inputs));
+                    let results = forward.call(&sizes.padded(&inputs));
                     let [means, log_sums] = &results[..] else { return results };
                     vec![means.narrow(-2, 0, sizes.queries), log_sums.narrow(-1, 0, sizes.queries)]
                 },

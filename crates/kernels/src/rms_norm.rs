@@ -61,7 +61,8 @@ pub fn rms_norm_residual(
                 let rows = &norm.rows;
                 let arguments = [rows.of(&inputs[0]), rows.of(&inputs[1]), inputs[2].unsqueeze(0)];
                 let results = forward.call(&arguments);
-                results.iter().map(|result| rows.cut(result).reshape(shape.dims())).collect()
+                let cut = results.iter().map(|result| rows.cut(result).reshape(shape.dims()));
+                cut.collect::<Vec<Tensor>>()
             },
             move |inputs, results, cotangents| {
                 let rows = &backward_norm.rows;

@@ -1,6 +1,6 @@
 //! The form of a kernel that every platform computes: a loop over the grid, with slices.
 
-use fulmen_tensor::{DType, Scan, Tensor, cond};
+use fulmen_tensor::{DType, Tensor, cond, scan};
 
 use crate::index::{Arithmetic, Compare, Condition, Evaluate};
 use crate::program::{
@@ -49,15 +49,15 @@ pub(crate) fn compute(kernel: &Kernel, tables: &[Tensor], inputs: &[Tensor]) -> 
     let init: Vec<Tensor> =
         kept.map(|array| unset(array.ty.dtype, array.ty.shape.dims())).collect();
     let steps = Tensor::arange(DType::I32, kernel.steps());
-    let (mut last, _) = Scan::new().run(&init, &[&steps], |kept, step| {
-        let mut number = step[0].clone();
+    let (mut last, ()) = scan(init, steps, |kept, step| {
+        let mut number = step;
         let mut position = vec![number.clone(); kernel.grid.len()];
         for axis in (0..kernel.grid.len()).rev() {
             let size = Tensor::scalar(kernel.grid[axis] as i32);
             position[axis] = number.remainder(&size);
             number = number / size;
         }
-        (run(kernel, position, tables, inputs, kept), Vec::new())
+        (run(kernel, position, tables, inputs, &kept), ())
     });
     last.truncate(kernel.with_role(Role::Output).count());
     last
@@ -133,15 +133,15 @@ impl Step<'_> {
         let left = self.index(&condition.left);
         let right = self.index(&condition.right);
         let holds = compare(condition.compare, &left, &right);
-        let run = |tiles: &[Tensor]| {
+        let run = |tiles: Vec<Tensor>| {
             let mut inner = self.clone();
             for (&array, tile) in stored.iter().zip(tiles) {
-                inner.tiles[array] = tile.clone();
+                inner.tiles[array] = tile;
             }
             inner.statements(body);
             stored.iter().map(|&array| inner.tiles[array].clone()).collect()
         };
-        let after = cond(&holds, &before, run, |tiles| tiles.to_vec());
+        let after = cond(&holds, before, run, |tiles| tiles);
         for (&array, tile) in stored.iter().zip(after) {
             self.tiles[array] = tile;
         }

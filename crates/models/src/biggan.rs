@@ -261,9 +261,7 @@ impl Generator {
                     attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x))
                 };
                 x = if self.gradient_checkpointing {
-                    let inputs = [&x, &condition];
-                    checkpoint(|inputs| vec![forward(&inputs[0], &inputs[1])], &inputs)
-                        .swap_remove(0)
+                    checkpoint(|(x, condition)| forward(&x, &condition), (&x, &condition))
                 } else {
                     forward(&x, &condition)
                 };
@@ -364,7 +362,7 @@ impl Discriminator {
                 attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x))
             };
             x = if self.gradient_checkpointing {
-                checkpoint(|inputs| vec![forward(&inputs[0])], &[&x]).swap_remove(0)
+                checkpoint(|x| forward(&x), &x)
             } else {
                 forward(&x)
             };

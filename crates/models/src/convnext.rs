@@ -157,7 +157,7 @@ impl ConvNext {
             }
             for block in &stage.layers {
                 x = if self.gradient_checkpointing {
-                    checkpoint(|x| vec![block.forward(&x[0])], &[&x]).swap_remove(0)
+                    checkpoint(|x| block.forward(&x), &x)
                 } else {
                     block.forward(&x)
                 };

@@ -172,17 +172,16 @@ impl Row<'_> {
             return f(x);
         }
         let mut numbers = Vec::new();
-        let mut results = checkpoint(
+        let (x, others) = checkpoint(
             |x| {
-                let (x, others) = f(&x[0]);
+                let (x, others) = f(&x);
                 let (layers, others): (Vec<usize>, Vec<Tensor>) = others.into_iter().unzip();
                 numbers = layers;
-                [vec![x], others].concat()
+                (x, others)
             },
-            &[x],
+            x,
         );
-        let others = results.split_off(1);
-        (results.swap_remove(0), numbers.into_iter().zip(others).collect())
+        (x, numbers.into_iter().zip(others).collect())
     }
 }
 

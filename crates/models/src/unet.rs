@@ -229,11 +229,7 @@ impl UNet {
             let x = resnet.forward(x, emb);
             attention.map_or_else(|| x.clone(), |attention| attention.forward(&x))
         };
-        if self.gradient_checkpointing {
-            checkpoint(|x| vec![forward(&x[0])], &[x]).swap_remove(0)
-        } else {
-            forward(x)
-        }
+        if self.gradient_checkpointing { checkpoint(|x| forward(&x), x) } else { forward(x) }
     }
 
     /// Sines and cosines of the time steps `[batch]`, at frequencies from 1 down to 1/10000:

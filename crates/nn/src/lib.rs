@@ -71,9 +71,9 @@ pub mod weights;
 pub use buffer::Buffer;
 #[doc(hidden)] // for `Lora`
 pub use composed::LowRank;
+pub use fulmen_derive::Module;
 #[doc(inline)]
 pub use fulmen_error::{Error, Result};
-pub use fulmen_nn_derive::Module;
 pub use init::Init;
 pub use layers::{
     AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,

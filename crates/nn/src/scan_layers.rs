@@ -105,7 +105,7 @@ pub fn scan_layers_with_outputs<'m, M: Module + ?Sized + 'm>(
         let mut changed = Vec::new();
         let mut drawn_after = Vec::new();
         let restore = Restore(first);
-        let (last, mut ys) = scan(&[x], &xs, |carry, slices| {
+        let (last, ys) = scan(x, &xs, |x, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
             let gather = |(value, parts): (&Tensor, &Option<[Sharding; 2]>)| match parts {
                 Some([parts, gathered]) => value.all_gather_to(parts, gathered),
@@ -116,15 +116,16 @@ pub fn scan_layers_with_outputs<'m, M: Module + ?Sized + 'm>(
             for (i, (stream, &drawn)) in first.streams.iter().zip(&drawn).enumerate() {
                 stream.set_state(State { key: keys.get(i).cloned().map(StreamKey::Own), drawn });
             }
-            let (y, others) = f(layer, &carry[0]);
+            let (y, others) = f(layer, &x);
             drawn_after = first.streams.iter().map(|stream| stream.state().drawn).collect();
             changed = (0..values.len()).filter(|&i| !first.cells[i].get().is(&values[i])).collect();
-            let buffers = changed.iter().map(|&i| first.cells[i].get());
-            (vec![y], buffers.chain(others).collect())
+            let buffers: Vec<Tensor> = changed.iter().map(|&i| first.cells[i].get()).collect();
+            (y, (buffers, others))
         });
+        let (buffers, others) = ys;
         drop(restore);
         for (number, content) in contents.iter().enumerate() {
-            for (&i, y) in changed.iter().zip(&ys) {
+            for (&i, y) in changed.iter().zip(&buffers) {
                 if number > 0 && content.cells[i].is(&first.cells[i]) {
                     return Err(
                         format!("layers 0 and {number} share a buffer that they change").into()
@@ -138,8 +139,8 @@ pub fn scan_layers_with_outputs<'m, M: Module + ?Sized + 'm>(
                 stream.set_state(State { drawn, ..state.clone() });
             }
         }
-        outputs = ys.split_off(changed.len().min(ys.len()));
-        Ok(last.into_iter().next().unwrap_or_else(|| x.clone()))
+        outputs = others;
+        Ok(last)
     });
     (y, outputs)
 }

@@ -293,7 +293,7 @@ mod tests {
         let in_cond = largest_of(Function::trace("f", &types, |x| {
             let pred = x[0].sum_all().gt(0.0);
             let both = [&x[0], &x[1]];
-            cond(&pred, &both, |x| vec![inside(x)], |x| vec![x[0].clone()])
+            cond(&pred, &both, |x| vec![inside(&x)], |x| vec![x[0].clone()])
         }));
         let in_loop = largest_of(Function::trace("f", &types, |x| {
             while_loop(
@@ -355,7 +355,7 @@ mod tests {
                     vec![y]
                 };
                 if checkpointed {
-                    checkpoint(|inputs| inner(&mut line, inputs), &inputs).remove(0)
+                    checkpoint(|inputs| inner(&mut line, &inputs), &inputs).remove(0)
                 } else {
                     inner(&mut line, &owned(&inputs)).remove(0)
                 }
@@ -363,8 +363,7 @@ mod tests {
             let x = inputs[6].to_dtype(dtype);
             let weights: Vec<&Tensor> = inputs[..6].iter().collect();
             let y = if scanned {
-                let step = |h: &[Tensor], weights: &[Tensor]| (vec![one(&h[0], weights)], vec![]);
-                scan(&[&x], &weights, step).0.remove(0)
+                scan(&x, &weights, |h, weights| (one(&h, &weights), ())).0
             } else {
                 (0..LAYERS).fold(x, |x, i| {
                     let weights: Vec<Tensor> =

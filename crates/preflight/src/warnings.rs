@@ -467,21 +467,15 @@ mod tests {
         let one = 2.0 * 4.0 * 8.0 * 8.0;
         assert_eq!(flops(&|x| x.matmul(weight())), Some(one));
         let three = |x: &Tensor| {
-            let body =
-                |c: &[Tensor], x: &[Tensor]| (vec![(c[0].matmul(weight()) + &x[0]).tanh()], vec![]);
-            scan(&[x], &[&Tensor::zeros(DType::F32, [3])], body).0.remove(0)
+            let body = |c: Tensor, x: Tensor| ((c.matmul(weight()) + &x).tanh(), ());
+            scan(x, Tensor::zeros(DType::F32, [3]), body).0
         };
-        let unknown = |x: &Tensor| {
-            let body = |c: &[Tensor], _: &[Tensor]| (vec![c[0].matmul(weight())], vec![]);
-            scan(&[x], &[&Tensor::zeros(DType::F32, [3])], body).0.remove(0)
-        };
+        let unknown =
+            |x: &Tensor| scan(x, Tensor::zeros(DType::F32, [3]), |c, _| (c.matmul(weight()), ())).0;
         assert_eq!(flops(&unknown), None);
         assert_eq!(flops(&three), Some(3.0 * one));
         assert_eq!(flops(&|x| grad(&three(x).tanh().sum_all(), &[x]).remove(0)), Some(6.0 * one));
-        let endless = |x: &Tensor| {
-            let next = |c: &[Tensor]| vec![c[0].matmul(weight())];
-            while_loop(&[x], |c| c[0].sum_all().lt(9.0), next).remove(0)
-        };
+        let endless = |x: &Tensor| while_loop(x, |c| c.sum_all().lt(9.0), |c| c.matmul(weight()));
         assert_eq!(flops(&endless), None);
     }
 
@@ -521,7 +515,7 @@ mod tests {
         let types =
             [TensorType::new(DType::F32, [64, 16]), TensorType::new(DType::F32, [5, 16, 16])];
         let layers = Function::trace("f", &types, |x| {
-            scan(&[&x[0]], &[&x[1]], |h, weight| (vec![h[0].matmul(&weight[0])], vec![])).0
+            vec![scan(&x[0], &x[1], |h, weight| (h.matmul(&weight), ())).0]
         });
         let recorded = layers.recorded().unwrap();
         let products = recorded_products(&recorded, 2);

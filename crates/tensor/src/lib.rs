@@ -24,6 +24,9 @@
 // that `StepContext::minimize` returns.
 #![allow(clippy::return_self_not_must_use)]
 
+// Derived code names this crate.
+extern crate self as fulmen_tensor;
+
 mod accelerator;
 mod ahead_of_time;
 mod anomalies;
@@ -76,6 +79,7 @@ mod tensor;
 mod test_programs;
 pub mod timeline;
 mod transfer;
+mod tree;
 mod variable;
 mod whole_axes;
 
@@ -88,6 +92,7 @@ pub use autocast::autocast;
 pub use compiled::{Compiled, Completion, Outputs};
 pub use devices::Devices;
 pub use dtype::{DType, Element};
+pub use fulmen_derive::Tree;
 #[doc(inline)]
 pub use fulmen_error::{Error, Fault, Result};
 pub use function::Function;
@@ -114,6 +119,9 @@ pub use sharding::{Block, Sharding};
 pub use stored_value::StoredValue;
 pub use tensor::Tensor;
 pub use transfer::PendingLiterals;
+#[doc(hidden)]
+pub use tree::names_within;
+pub use tree::{IntoTree, Tree};
 pub use variable::Variable;
 
 #[cfg(doctest)]

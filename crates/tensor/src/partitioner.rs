@@ -145,11 +145,11 @@ mod tests {
     #[test]
     fn an_operation_in_a_body_is_found() -> crate::Result<()> {
         let line = line!() + 2;
-        let body = |c: &[Tensor], _: &[Tensor]| {
-            let sum = strided(&c[0]).sum_all();
-            (vec![&c[0] + sum], vec![])
+        let body = |x: Tensor, _: Tensor| {
+            let sum = strided(&x).sum_all();
+            (x + sum, ())
         };
-        let rows = |x: &[Tensor]| scan(&[&x[0]], &[&Tensor::zeros(DType::F32, [3])], body).0;
+        let rows = |x: &[Tensor]| vec![scan(&x[0], Tensor::zeros(DType::F32, [3]), body).0];
         let error = error(rows, 4, 2)?;
         assert!(error.to_string().contains("`strided` of f32[8, 4]"), "{error}");
         assert_eq!(error.location().map(Location::line), Some(line));

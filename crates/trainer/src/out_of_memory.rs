@@ -67,13 +67,13 @@ mod tests {
             [TensorType::new(DType::F32, [64, 32]), TensorType::new(DType::F32, [7, 32, 32])];
         let mut line = 0;
         let function = Function::trace("step", &types, |x| {
-            let kept = scan(&[&x[0]], &[&x[1]], |h, weight| {
+            let (_, kept) = scan(&x[0], &x[1], |h, weight| {
                 let at = line!() + 1;
-                let y = h[0].matmul(&weight[0]);
+                let y = h.matmul(&weight);
                 line = at;
-                (vec![y.clone()], vec![y])
+                (y.clone(), y)
             });
-            kept.1
+            vec![kept]
         });
         (function, line)
     }

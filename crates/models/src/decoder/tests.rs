@@ -394,7 +394,7 @@ fn curve(residual_dtype: Option<DType>, products: Option<DType>) -> Vec<f64> {
     let zeros: Vec<Tensor> = start.iter().map(Tensor::zeros_like).collect();
     let init = [start, zeros.clone(), zeros].concat();
     let count = weights.len();
-    let (_, losses) = Scan::new().length(200).run(&init, &[] as &[Tensor], |state, _| {
+    let (_, losses) = Scan::new().length(200).run(init, (), |state, ()| {
         let values = &state[..count];
         weights.iter().zip(values).for_each(|(weight, value)| weight.set(value.clone()));
         let loss = autocast(products, || {
@@ -410,9 +410,9 @@ fn curve(residual_dtype: Option<DType>, products: Option<DType>) -> Vec<f64> {
             next[1].push(mean);
             next[2].push(square);
         }
-        (next.concat(), vec![loss])
+        (next.concat(), loss)
     });
-    evaluated(&losses).remove(0)
+    evaluated(&[losses]).remove(0)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! likeliest continuations of all of them, and finished sequences compete by their log-probability,
 //! divided by a power of their length.
 
-use fulmen_tensor::{DType, Refusal, Scope, Tensor, while_loop};
+use fulmen_tensor::{DType, Refusal, Scope, Tensor, Tree, while_loop};
 
 use super::processor::LogitsProcessor;
 use super::stop_strings::StopStrings;
@@ -21,8 +21,8 @@ pub(super) struct Found {
     pub(super) scores: Tensor,
 }
 
-/// The state of the loop, besides the cache.
-#[derive(Clone)]
+/// What the loop carries.
+#[derive(Tree)]
 struct Beams {
     /// The number of generated tokens, an i32 scalar.
     step: Tensor,
@@ -44,40 +44,8 @@ struct Beams {
     logits: Tensor,
     /// The states of the search for stop strings in the open sequences, i32 `[batch, beams]`.
     stop_state: Tensor,
-}
-
-/// The number of tensors in [`Beams`].
-const NUM_TENSORS: usize = 10;
-
-impl Beams {
-    /// The tensors that a loop carries, in the order in which it carries them.
-    fn tensors(&mut self) -> [&mut Tensor; NUM_TENSORS] {
-        [
-            &mut self.step,
-            &mut self.continues,
-            &mut self.open,
-            &mut self.open_scores,
-            &mut self.finished,
-            &mut self.finished_scores,
-            &mut self.is_finished,
-            &mut self.can_improve,
-            &mut self.logits,
-            &mut self.stop_state,
-        ]
-    }
-
-    /// The state from the tensors that a loop carries.
-    fn with_tensors(&self, carry: &[Tensor]) -> Beams {
-        let mut beams = self.clone();
-        for (tensor, carried) in beams.tensors().into_iter().zip(carry) {
-            *tensor = carried.clone();
-        }
-        beams
-    }
-
-    fn carry(mut self, cache: &StaticCache) -> Vec<Tensor> {
-        self.tensors().map(|tensor| tensor.clone()).into_iter().chain(cache.tensors()).collect()
-    }
+    /// The cache of the open sequences.
+    cache: StaticCache,
 }
 
 impl<M: CausalLm + ?Sized> Start<'_, M> {
@@ -102,20 +70,18 @@ impl<M: CausalLm + ?Sized> Start<'_, M> {
             can_improve: Tensor::ones(DType::Bool, [batch, 1]),
             logits,
             stop_state: stop_state.reshape([batch, beams]),
+            cache,
         };
-        let carry = start.clone().carry(&cache);
         let line = Scope::line();
         let end = while_loop(
-            &carry.iter().collect::<Vec<_>>(),
-            |carry| carry[1].clone(),
-            |carry| {
+            start,
+            |beams| beams.continues,
+            |beams| {
                 let _scope = MODELS.at(line);
-                let cache = cache.with_tensors(&carry[NUM_TENSORS..]);
-                step(model, start.with_tensors(carry), &cache, &processor, stops.as_ref())
+                step(model, beams, &processor, stops.as_ref())
             },
         );
-        end[0].live()?;
-        let end = start.with_tensors(&end);
+        end.step.live()?;
         let tokens = end.finished.narrow(1, 0, count).narrow(2, processor.prompt, processor.new);
         Ok(Found {
             tokens: tokens.reshape([batch * count, processor.new]),
@@ -129,10 +95,9 @@ impl<M: CausalLm + ?Sized> Start<'_, M> {
 fn step<M: CausalLm + ?Sized>(
     model: &M,
     state: Beams,
-    cache: &StaticCache,
     processor: &LogitsProcessor<'_>,
     stops: Option<&StopStrings>,
-) -> Vec<Tensor> {
+) -> Beams {
     let config = processor.config;
     let [batch, beams, total] = [0, 1, 2].map(|axis| state.open.size(axis));
     let vocabulary = state.logits.size(-1);
@@ -195,7 +160,7 @@ fn step<M: CausalLm + ?Sized>(
     let rows = (offsets + parent).flatten(0, 1);
     let (logits, cache) = model.next_token_logits(
         &next.reshape([batch * beams, 1]),
-        &cache.map_rows(|t| t.take(0, &rows)),
+        &state.cache.map_rows(|t| t.take(0, &rows)),
     );
     Beams {
         step: length,
@@ -208,8 +173,8 @@ fn step<M: CausalLm + ?Sized>(
         can_improve,
         logits: logits.to_dtype(DType::F32),
         stop_state,
+        cache,
     }
-    .carry(&cache)
 }
 
 /// The rows `[batch, n, …]` of `[batch, m, …]` at the indices `[batch, n]`.

@@ -1,13 +1,15 @@
 //! [`StaticCache`]: the cache of a whole model.
 
 use fulmen_nn::attention::KeyValueCache;
-use fulmen_tensor::{Fault, FromFault, Tensor};
+use fulmen_tensor::{Fault, FromFault, Tensor, Tree};
 
 /// The keys and values of all layers, and the number of padding tokens at the front of each
 /// sequence.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Tree)]
 pub struct StaticCache {
     layers: Vec<KeyValueCache>,
+    /// A loop does not change it.
+    #[tree(skip)]
     padding: Option<Tensor>,
 }
 
@@ -35,19 +37,6 @@ impl StaticCache {
     /// This cache with other layers.
     pub(crate) fn with_layers(&self, layers: Vec<KeyValueCache>) -> StaticCache {
         StaticCache { layers, padding: self.padding.clone() }
-    }
-
-    /// The tensors that a loop carries.
-    pub(super) fn tensors(&self) -> Vec<Tensor> {
-        self.layers.iter().flat_map(KeyValueCache::tensors).collect()
-    }
-
-    /// The cache from the tensors that a loop carries.
-    pub(super) fn with_tensors(&self, tensors: &[Tensor]) -> StaticCache {
-        let layers = tensors
-            .chunks_exact(3)
-            .map(|t| KeyValueCache::from_tensors([0, 1, 2].map(|i| t[i].clone())));
-        self.with_layers(layers.collect())
     }
 
     /// Applies `f` to every tensor with a row for each sequence.

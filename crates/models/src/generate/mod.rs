@@ -19,7 +19,7 @@ pub use prompt::Prompt;
 pub use stop_strings::TokenBytes;
 
 use fulmen_nn::axes::without_rule;
-use fulmen_tensor::{DType, Refusal, Scope, Tensor, random, while_loop};
+use fulmen_tensor::{DType, Refusal, Scope, Tensor, Tree, random, while_loop};
 
 use crate::MODELS;
 use processor::LogitsProcessor;
@@ -195,20 +195,15 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
         let key = random::key(config.seed);
         let finished = Tensor::zeros(DType::Bool, [rows]);
         let step = Tensor::zeros(DType::I32, []);
-        let start: Vec<Tensor> = [tokens, finished, step, logits, stop_state]
-            .into_iter()
-            .chain(cache.tensors())
-            .collect();
+        let start = Generated { tokens, finished, step, logits, stop_state, cache };
         let line = Scope::line();
         let end = while_loop(
-            &start.iter().collect::<Vec<_>>(),
-            |carry| carry[2].lt(processor.new as f64).and(carry[1].all(-1).not()),
-            |carry| {
+            start,
+            |state| state.step.lt(processor.new as f64).and(state.finished.all(-1).not()),
+            |state| {
                 let _scope = MODELS.at(line);
-                let [tokens, finished, step, logits, stop_state, inner @ ..] = carry else {
-                    return Vec::new();
-                };
-                let scores = processor.scores(logits, tokens, step);
+                let Generated { tokens, finished, step, logits, stop_state, cache } = state;
+                let scores = processor.scores(&logits, &tokens, &step);
                 let chosen = if config.do_sample {
                     let key = random::fold_in_tensor(&key, step.to_dtype(DType::U32));
                     random::categorical(&key, &scores, -1)
@@ -218,20 +213,39 @@ impl<'a, M: CausalLm + ?Sized> Start<'a, M> {
                 let next =
                     finished.select(&Tensor::full(DType::I32, [], config.padding()), &chosen);
                 let column = next.unsqueeze(-1);
-                let position = step + processor.prompt as f64;
+                let position = &step + processor.prompt as f64;
                 let tokens = tokens
                     .dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), position]);
-                let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
-                let (stop_state, ends) = ends_after(config, stops.as_ref(), stop_state, &next);
-                let finished = finished.or(ends);
-                [tokens, finished, step + 1.0, logits.to_dtype(DType::F32), stop_state]
-                    .into_iter()
-                    .chain(cache.tensors())
-                    .collect()
+                let (logits, cache) = model.next_token_logits(&column, &cache);
+                let (stop_state, ends) = ends_after(config, stops.as_ref(), &stop_state, &next);
+                Generated {
+                    tokens,
+                    finished: finished.or(ends),
+                    step: step + 1.0,
+                    logits: logits.to_dtype(DType::F32),
+                    stop_state,
+                    cache,
+                }
             },
         );
-        Ok(end[0].live()?.narrow(1, processor.prompt, processor.new))
+        Ok(end.tokens.live()?.narrow(1, processor.prompt, processor.new))
     }
+}
+
+/// What a loop over tokens carries.
+#[derive(Tree)]
+struct Generated {
+    /// The prompts and the new tokens, i32 `[rows, prompt + new]`.
+    tokens: Tensor,
+    /// Which sequences have ended, bool `[rows]`.
+    finished: Tensor,
+    /// The number of new tokens, an i32 scalar.
+    step: Tensor,
+    /// The next-token logits, f32 `[rows, vocabulary]`.
+    logits: Tensor,
+    /// The states of the search for stop strings, i32 `[rows]`.
+    stop_state: Tensor,
+    cache: StaticCache,
 }
 
 /// The state of the search for stop strings after one more token of each sequence, and whether the

@@ -112,11 +112,12 @@ impl StopStrings {
             Some(padding) => position.unsqueeze(-1).ge(padding),
             None => Tensor::ones(DType::Bool, [ids.size(1), ids.size(0)]),
         };
-        let (end, _) = scan(&[&start], &[&ids.transpose(0, 1), &is_token], |state, column| {
-            let (next, _) = self.advance(&state[0], &column[0]);
-            (vec![column[1].select(&next, &state[0])], Vec::new())
+        let columns = (ids.transpose(0, 1), is_token);
+        let (end, ()) = scan(start, columns, |state, (ids, is_token)| {
+            let (next, _) = self.advance(&state, &ids);
+            (is_token.select(&next, &state), ())
         });
-        end[0].clone()
+        end
     }
 
     /// The states after one more token of each sequence, and whether a stop string ends in it. All

@@ -36,22 +36,19 @@ fn scores_of<M: CausalLm + ?Sized>(start: Start<'_, M>, tokens: &Tensor) -> Tens
     let buffer = buffer
         .dynamic_update_slice(tokens, &[zero.clone(), zero.clone() + processor.prompt as f64]);
     let scores = Tensor::zeros(DType::F32, [rows, steps, logits.size(-1)]);
-    let carry: Vec<Tensor> =
-        [zero.clone(), scores, logits].into_iter().chain(cache.tensors()).collect();
-    let end = while_loop(
-        &carry.iter().collect::<Vec<_>>(),
-        |carry| carry[0].lt(steps as f64),
-        |carry| {
-            let [step, all, logits, inner @ ..] = carry else { return Vec::new() };
-            let scores = processor.scores(logits, &buffer, step).unsqueeze(1);
+    let (_, scores, ..) = while_loop(
+        (zero.clone(), scores, logits, cache),
+        |(step, ..)| step.lt(steps as f64),
+        |(step, all, logits, cache)| {
+            let scores = processor.scores(&logits, &buffer, &step).unsqueeze(1);
             let all =
                 all.dynamic_update_slice(&scores, &[zero.clone(), step.clone(), zero.clone()]);
             let next = tokens.dynamic_slice(&[zero.clone(), step.clone()], &[rows, 1]);
-            let (logits, cache) = model.next_token_logits(&next, &cache.with_tensors(inner));
-            [step + 1.0, all, logits].into_iter().chain(cache.tensors()).collect()
+            let (logits, cache) = model.next_token_logits(&next, &cache);
+            (step + 1.0, all, logits, cache)
         },
     );
-    end[1].clone()
+    scores
 }
 
 /// The largest difference of two tensors; excluded tokens are the same in both.

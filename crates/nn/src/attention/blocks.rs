@@ -12,7 +12,7 @@
 //! a pair are written to the device's memory.
 
 use fulmen_tensor::internal::bernoulli_part;
-use fulmen_tensor::{DType, Scan, Tensor, autocast, custom_gradient};
+use fulmen_tensor::{DType, Tensor, Tree, autocast, custom_gradient, scan};
 
 use crate::layers::dropout::Draw;
 use crate::padding::pad;
@@ -20,7 +20,7 @@ use crate::precision::precision;
 
 /// The tensors of an attention. `…` are the same leading axes for all but the mask and the segment
 /// ids, which broadcast; `g` is the number of query heads that share a key head.
-#[derive(Clone)]
+#[derive(Clone, Tree)]
 pub(super) struct Inputs {
     /// `[…, g, queries, width]`.
     pub(super) q: Tensor,
@@ -45,7 +45,8 @@ pub(super) struct Blocks {
     pub(super) window: Option<usize>,
 }
 
-/// Where a pair of blocks begins: i32 scalars.
+/// Where a pair of blocks begins, i32 scalars, or where each of several pairs begins.
+#[derive(Tree)]
 struct Pair {
     query: Tensor,
     key: Tensor,
@@ -97,32 +98,6 @@ fn sum_to(x: Tensor, like: &Tensor) -> Tensor {
     if axes.is_empty() { x } else { x.sum_keepdim(&axes[..]) }
 }
 
-impl Inputs {
-    /// All tensors, in the order of [`Inputs::with`].
-    fn tensors(&self) -> Vec<Tensor> {
-        let key = self.dropout.as_ref().map(|draw| draw.key.clone());
-        let optional = [self.mask.clone(), self.segment_ids.clone(), key];
-        [self.q.clone(), self.k.clone(), self.v.clone()]
-            .into_iter()
-            .chain(optional.into_iter().flatten())
-            .collect()
-    }
-
-    /// The same with other tensors, in the order of [`Inputs::tensors`].
-    fn with(&self, tensors: &[Tensor]) -> Inputs {
-        let mut tensors = tensors.iter().cloned();
-        let mut inputs = self.clone();
-        let next = |old: &mut Tensor| *old = tensors.next().unwrap_or_else(|| old.clone());
-        let Inputs { q, k, v, mask, segment_ids, dropout } = &mut inputs;
-        [Some(q), Some(k), Some(v), mask.as_mut(), segment_ids.as_mut()]
-            .into_iter()
-            .chain([dropout.as_mut().map(|draw| &mut draw.key)])
-            .flatten()
-            .for_each(next);
-        inputs
-    }
-}
-
 /// What both passes have: padded tensors, the shapes, and the settings.
 struct Pass<'a> {
     how: &'a Blocks,
@@ -137,6 +112,35 @@ struct Pass<'a> {
     wide: DType,
 }
 
+/// What each query keeps while the loop goes over the keys.
+#[derive(Tree)]
+struct Running {
+    /// The weighted mean of the values, before the division by `sum`.
+    mean: Tensor,
+    /// The largest score.
+    largest: Tensor,
+    /// The sum of the exponentials.
+    sum: Tensor,
+}
+
+/// The results of the forward pass.
+#[derive(Tree)]
+struct Results {
+    /// The weighted means of the values.
+    means: Tensor,
+    /// The logarithm of each query's sum of exponentials, which is 0 if it sees no key.
+    log_sums: Tensor,
+}
+
+/// The sums of the backward pass: the cotangents of the padded tensors.
+#[derive(Tree)]
+struct Cotangents {
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Option<Tensor>,
+}
+
 /// The scores of a pair of blocks.
 struct Scores {
     /// −∞ where a key is hidden.
@@ -148,17 +152,15 @@ struct Scores {
 impl Blocks {
     /// The weighted means of the values, `[…, g, queries, value width]`, in the dtype of the values.
     pub(super) fn forward(self, inputs: &Inputs) -> Tensor {
-        let shapes = inputs.with(&[]);
         let how = self.clone();
-        let for_backward = shapes.clone();
-        let forward = |tensors: &[Tensor]| {
-            autocast(None, || Pass::new(&self, &shapes.with(tensors)).forward())
-        };
-        let backward = move |tensors: &[Tensor], results: &[Tensor], cotangents: &[Tensor]| {
-            let inputs = for_backward.with(tensors);
-            autocast(None, || Pass::new(&how, &inputs).backward(&inputs, results, cotangents))
-        };
-        custom_gradient(&inputs.tensors(), forward, backward).swap_remove(0)
+        let results = custom_gradient(
+            inputs.clone(),
+            |inputs| autocast(None, || Pass::new(&self, &inputs).forward()),
+            move |inputs, results, cotangents| {
+                autocast(None, || Pass::new(&how, inputs).backward(inputs, results, cotangents))
+            },
+        );
+        results.means
     }
 }
 
@@ -182,7 +184,7 @@ impl<'a> Pass<'a> {
 
     /// The starts of the pairs of blocks in which any query sees any key: those of the queries, and
     /// those of the keys.
-    fn pairs(&self) -> [Tensor; 2] {
+    fn pairs(&self) -> Pair {
         let mut starts = [Vec::new(), Vec::new()];
         for query in (0..self.queries).step_by(self.query_block) {
             let last_query = (query + self.query_block).min(self.queries) - 1;
@@ -196,7 +198,8 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        starts.map(|starts| Tensor::from_slice(&starts, [starts.len()]))
+        let [query, key] = starts.map(|starts| Tensor::from_slice(&starts, [starts.len()]));
+        Pair { query, key }
     }
 
     fn query_part<'p>(&self, at: &'p Pair) -> [Part<'p>; 1] {
@@ -276,84 +279,92 @@ impl<'a> Pass<'a> {
         Tensor::zeros(self.wide, [outer, &[features]].concat())
     }
 
-    /// The weighted means of the values, and the logarithm of each query's sum of exponentials,
-    /// which is 0 if it sees no key.
-    fn forward(&self) -> Vec<Tensor> {
-        let lowest = self.zeros(1) + f64::NEG_INFINITY;
-        let init = [self.zeros(self.t.v.size(-1)), lowest, self.zeros(1)];
-        let (sums, _) = Scan::new().run(&init, &self.pairs(), |sums, at| {
-            let at = Pair { query: at[0].clone(), key: at[1].clone() };
+    fn forward(&self) -> Results {
+        let largest = self.zeros(1) + f64::NEG_INFINITY;
+        let mean = self.zeros(self.t.v.size(-1));
+        let init = Running { mean, largest, sum: self.zeros(1) };
+        let (all, ()) = scan(init, self.pairs(), |all, at| {
             let part = &self.query_part(&at);
             let q = self.wide_block(&self.t.q, part);
             let [k, v] = [&self.t.k, &self.t.v].map(|x| self.wide_block(x, &self.key_part(&at)));
             let Scores { scores, .. } = self.scores(&q, &k, &at);
-            let [mean, largest, sum] = [0, 1, 2].map(|i| slice(&sums[i], part));
+            let [mean, largest, sum] =
+                [&all.mean, &all.largest, &all.sum].map(|all| slice(all, part));
             let next = largest.maximum(scores.max_keepdim(-1));
             let finite = next.eq(f64::NEG_INFINITY).select(&next.zeros_like(), &next);
             let weights = (scores - &finite).exp();
             let shrink = (largest - finite).exp();
             let sum = sum * &shrink + weights.sum_keepdim(-1);
             let more = Tensor::einsum("...gqk,...ke->...gqe", &[&self.drop(&weights, &at), &v]);
-            let new = [mean * shrink + more, next, sum];
-            let sums = sums.iter().zip(&new).map(|(all, new)| replace(all, part, new));
-            (sums.collect(), Vec::new())
+            let mean = mean * shrink + more;
+            let next = Running {
+                mean: replace(&all.mean, part, &mean),
+                largest: replace(&all.largest, part, &next),
+                sum: replace(&all.sum, part, &sum),
+            };
+            (next, ())
         });
-        let [mean, largest, sum] = &sums[..] else { return sums };
+        let Running { mean, largest, sum } = all;
         let sees_nothing = sum.eq(0.0);
-        let mean = mean / sees_nothing.select(&sum.ones_like(), sum);
+        let mean = mean / sees_nothing.select(&sum.ones_like(), &sum);
         let log_sum = sees_nothing.select(&sum.zeros_like(), &(largest + sum.log()));
         let cut = |x: &Tensor| x.narrow(-2, 0, self.queries);
-        vec![cut(&mean).to_dtype(self.t.v.dtype()), cut(&log_sum)]
+        Results { means: cut(&mean).to_dtype(self.t.v.dtype()), log_sums: cut(&log_sum) }
     }
 
     /// The cotangents of all tensors of `inputs`.
-    fn backward(&self, inputs: &Inputs, results: &[Tensor], cotangents: &[Tensor]) -> Vec<Tensor> {
+    fn backward(&self, inputs: &Inputs, results: &Results, cotangents: &Results) -> Inputs {
         let wide = |x: &Tensor| x.to_dtype(self.wide);
         let all = |x: &Tensor| pad(x, QUERIES, self.query_block);
-        let products = wide(&results[0]) * wide(&cotangents[0]);
-        let offset = all(&(products.sum_keepdim(-1) - &cotangents[1]));
-        let of_means = all(&cotangents[0]);
-        let log_sum = all(&results[1]);
+        let products = wide(&results.means) * wide(&cotangents.means);
+        let offset = all(&(products.sum_keepdim(-1) - &cotangents.log_sums));
+        let of_means = all(&cotangents.means);
+        let log_sum = all(&results.log_sums);
         let bias = self.t.mask.as_ref().filter(|mask| mask.dtype() != DType::Bool);
-        let mut init = vec![&self.t.q, &self.t.k, &self.t.v];
-        init.extend(bias);
-        let init: Vec<Tensor> = init.iter().map(|x| Tensor::zeros(self.wide, x.shape())).collect();
-        let (sums, _) =
-            Scan::new().run(&init, &self.pairs(), |sums, at| {
-                let at = Pair { query: at[0].clone(), key: at[1].clone() };
-                let query = &self.query_part(&at);
-                let key = &self.key_part(&at);
-                let [q, of_mean] = [&self.t.q, &of_means].map(|x| self.wide_block(x, query));
-                let [k, v] = [&self.t.k, &self.t.v].map(|x| self.wide_block(x, key));
-                let Scores { scores, slope } = self.scores(&q, &k, &at);
-                let weights = (scores - slice(&log_sum, query)).exp();
-                let kept = self.drop(&weights, &at);
-                let of_v = Tensor::einsum("...gqk,...gqe->...ke", &[&kept, &of_mean]);
-                let of_kept = Tensor::einsum("...gqe,...ke->...gqk", &[&of_mean, &v]);
-                let of_scores = weights * (self.drop(&of_kept, &at) - slice(&offset, query));
-                let of_products = slope.map_or(of_scores.clone(), |slope| &of_scores * slope);
-                let of_products = of_products * self.how.scale;
-                let of_q = Tensor::einsum("...gqk,...kd->...gqd", &[&of_products, &k]);
-                let of_k = Tensor::einsum("...gqk,...gqd->...kd", &[&of_products, &q]);
-                let mut next = vec![
-                    add(&sums[0], query, &of_q),
-                    add(&sums[1], key, &of_k),
-                    add(&sums[2], key, &of_v),
-                ];
-                next.extend(sums.get(3).map(|of_bias| {
-                    add(of_bias, &self.score_parts(&at), &sum_to(of_scores, of_bias))
-                }));
-                (next, Vec::new())
-            });
-        let mut sums = sums.iter();
-        let tensors = inputs.tensors();
-        let of_inputs = tensors.iter().map(|input| {
-            let sum = if input.dtype().is_float() { sums.next() } else { None };
-            let Some(sum) = sum else { return input.zeros_like() };
+        let zeros = |x: &Tensor| Tensor::zeros(self.wide, x.shape());
+        let init = Cotangents {
+            q: zeros(&self.t.q),
+            k: zeros(&self.t.k),
+            v: zeros(&self.t.v),
+            bias: bias.map(zeros),
+        };
+        let (sums, ()) = scan(init, self.pairs(), |sums, at| {
+            let query = &self.query_part(&at);
+            let key = &self.key_part(&at);
+            let [q, of_mean] = [&self.t.q, &of_means].map(|x| self.wide_block(x, query));
+            let [k, v] = [&self.t.k, &self.t.v].map(|x| self.wide_block(x, key));
+            let Scores { scores, slope } = self.scores(&q, &k, &at);
+            let weights = (scores - slice(&log_sum, query)).exp();
+            let kept = self.drop(&weights, &at);
+            let of_v = Tensor::einsum("...gqk,...gqe->...ke", &[&kept, &of_mean]);
+            let of_kept = Tensor::einsum("...gqe,...ke->...gqk", &[&of_mean, &v]);
+            let of_scores = weights * (self.drop(&of_kept, &at) - slice(&offset, query));
+            let of_products = slope.map_or(of_scores.clone(), |slope| &of_scores * slope);
+            let of_products = of_products * self.how.scale;
+            let of_q = Tensor::einsum("...gqk,...kd->...gqd", &[&of_products, &k]);
+            let of_k = Tensor::einsum("...gqk,...gqd->...kd", &[&of_products, &q]);
+            let next = Cotangents {
+                q: add(&sums.q, query, &of_q),
+                k: add(&sums.k, key, &of_k),
+                v: add(&sums.v, key, &of_v),
+                bias: sums.bias.map(|of_bias| {
+                    add(&of_bias, &self.score_parts(&at), &sum_to(of_scores, &of_bias))
+                }),
+            };
+            (next, ())
+        });
+        let cut = |sum: &Tensor, input: &Tensor| {
             let start = vec![0; input.rank()];
             let cut = sum.slice(&start, input.shape(), &vec![1; input.rank()]);
             cut.to_dtype(input.dtype())
-        });
-        of_inputs.collect()
+        };
+        let mut of_inputs = inputs.map_tensors(&mut Tensor::zeros_like);
+        of_inputs.q = cut(&sums.q, &inputs.q);
+        of_inputs.k = cut(&sums.k, &inputs.k);
+        of_inputs.v = cut(&sums.v, &inputs.v);
+        if let (Some(of_bias), Some(mask)) = (&sums.bias, &inputs.mask) {
+            of_inputs.mask = Some(cut(of_bias, mask));
+        }
+        of_inputs
     }
 }

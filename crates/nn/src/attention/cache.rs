@@ -1,6 +1,6 @@
 //! [`KeyValueCache`]: the keys and values of past tokens, in tensors of fixed shapes.
 
-use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, TensorType};
+use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, TensorType, Tree};
 
 use crate::library::{NN, live};
 
@@ -28,7 +28,7 @@ use crate::library::{NN, live};
 /// assert_eq!(cache.position().eval()?.to_vec::<i32>()?, [3]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Tree)]
 #[must_use]
 pub struct KeyValueCache {
     keys: Tensor,

@@ -27,12 +27,12 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal>
     // a probability of 1e-8. `lift` accepts values below 1.2.
     let largest = (short as f64).sqrt() + (long as f64).sqrt() + 6.0;
     let x = random::normal(key, DType::F32, [short, long]) / largest;
-    let x = fori_loop(0, 14, &[&x], |_, x| vec![lift(&x[0])]);
+    let x = fori_loop(0, 14, x, |_, x| lift(&x));
     // Each Newton step squares the distance from 1. The last steps use exact products, since a TPU
     // rounds products to bf16.
-    let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], |a, b| a.matmul(b))]);
-    let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], exact_product)]);
-    let matrix = if rows > columns { x[0].t() } else { x[0].clone() };
+    let x = fori_loop(0, 3, x, |_, x| newton(&x, |a, b| a.matmul(b)));
+    let x = fori_loop(0, 3, x, |_, x| newton(&x, exact_product));
+    let matrix = if rows > columns { x.t() } else { x };
     Ok(matrix.reshape(shape))
 }
 

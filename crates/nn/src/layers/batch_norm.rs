@@ -95,26 +95,26 @@ fn batch_moments(x: &Tensor, axes: &[isize], shift: &Tensor, eps: f64) -> (Tenso
     // Infinite or NaN running statistics must not affect the statistics of a finite batch.
     let shift = shift.is_finite().select(shift, &shift.zeros_like()).detach();
     // The branch reads the input in its own dtype: a wide copy of it would need memory.
-    let inputs = [&wide, &x.detach(), &shift];
-    let forward = |inputs: &[Tensor]| {
-        let [wide, x, shift] = inputs else { return Vec::new() };
-        let (mean, var) = moments_around(wide, axes, shift);
-        let distance = &mean - shift;
-        let far = (&distance * &distance).gt((&var + eps) * (FAR * FAR));
-        let second = |operands: &[Tensor]| {
-            let [x, mean] = operands else { return Vec::new() };
-            let (mean, var) = moments_around(&x.to_dtype(mean.dtype()), axes, mean);
-            vec![mean, var]
-        };
-        cond(far.any(&every), &[x, &mean], second, |_| vec![mean.clone(), var.clone()])
-    };
-    let backward = move |inputs: &[Tensor], outputs: &[Tensor], cotangents: &[Tensor]| {
-        let distance = &inputs[0] - &outputs[0];
-        let wide = (&cotangents[0] + distance * &cotangents[1] * 2.0) / count;
-        vec![wide, inputs[1].zeros_like(), inputs[2].zeros_like()]
-    };
-    let moments = custom_gradient(&inputs, forward, backward);
-    (moments[0].clone(), moments[1].clone())
+    let inputs = (&wide, x.detach(), &shift);
+    custom_gradient(
+        inputs,
+        |(wide, x, shift)| {
+            let (mean, var) = moments_around(&wide, axes, &shift);
+            let distance = &mean - &shift;
+            let far = (&distance * &distance).gt((&var + eps) * (FAR * FAR));
+            cond(
+                far.any(&every),
+                (&x, &mean),
+                |(x, mean)| moments_around(&x.to_dtype(mean.dtype()), axes, &mean),
+                |_| (mean.clone(), var.clone()),
+            )
+        },
+        move |(wide, x, shift), (mean, _), (of_mean, of_var)| {
+            let distance = wide - mean;
+            let of_wide = (of_mean + distance * of_var * 2.0) / count;
+            (of_wide, x.zeros_like(), shift.zeros_like())
+        },
+    )
 }
 
 /// Mean and variance along `axes` in one pass over the distances to `shift`.

@@ -6,7 +6,7 @@
 //! [`Module::set_random_key`](crate::Module::set_random_key). After
 //! [`Module::eval`](crate::Module::eval) they return their input.
 
-use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
+use fulmen_tensor::{AsTensor, Refusal, Tensor, Tree, random};
 
 use crate::activation::{SELU_ALPHA, SELU_SCALE};
 use crate::library::NN;
@@ -22,11 +22,12 @@ struct DropoutState {
 }
 
 /// Which elements a dropout keeps, drawn only where they are used.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Tree)]
 pub(crate) struct Draw {
     /// The key of the draw.
     pub(crate) key: Tensor,
     /// The probability of dropping an element.
+    #[tree(skip)]
     pub(crate) p: f64,
 }
 

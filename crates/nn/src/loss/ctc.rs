@@ -131,17 +131,11 @@ impl CtcLoss {
             // Before the first step, the only possible state is the first blank.
             let start = state.eq(0.0).select(&Tensor::zeros(dtype, []), &impossible);
             let steps = Tensor::iota(DType::I32, [time], 0);
-            let (ends, _) = scan(&[&start], &[&emitted, &steps], |carry, slices| {
-                let alpha = &carry[0];
-                let emitted = &slices[0];
-                let step = &slices[1];
-                let skip = may_skip.select(&shifted(alpha, 2, &impossible), &impossible);
-                let next = log_sum(&[alpha, &shifted(alpha, 1, &impossible), &skip]) + emitted;
-                (vec![input_lengths.gt(step).select(&next, alpha)], Vec::new())
+            let (alpha, ()) = scan(&start, (emitted, steps), |alpha, (emitted, step)| {
+                let skip = may_skip.select(&shifted(&alpha, 2, &impossible), &impossible);
+                let next = log_sum(&[&alpha, &shifted(&alpha, 1, &impossible), &skip]) + emitted;
+                (input_lengths.gt(step).select(&next, &alpha), ())
             });
-            let Some(alpha) = ends.into_iter().next() else {
-                return Err("the loop over time gave nothing".into());
-            };
 
             // The final states are the last label and the blank after it; without labels, the
             // blank.

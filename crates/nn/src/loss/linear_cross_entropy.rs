@@ -5,7 +5,7 @@
 //! the loop adds up the gradients of the weight and the bias in f32. It uses only operations of
 //! XLA, so it runs on every platform.
 
-use fulmen_tensor::{AsTensor, Refusal, Scan, Tensor, checkpoint};
+use fulmen_tensor::{AsTensor, Refusal, Tensor, checkpoint, map};
 
 use super::classes::Classes;
 use super::cross_entropy::{class_weight, mean_by};
@@ -249,20 +249,14 @@ impl LinearCrossEntropyLoss {
         let largest = self.chunk_size.unwrap_or(CHUNK_BYTES / 4 / classes).max(1);
         let count = length.div_ceil(largest);
         let size = length.div_ceil(count);
-        let chunks = [chunks(&x.to_dtype(product), 2, size), chunks(&target, 1, size)];
+        let chunks = (chunks(&x.to_dtype(product), 2, size), chunks(&target, 1, size));
         let logits = Tensor::zeros(product, [target.shape().dims(), &[classes]].concat());
         let class_weight = class_weight(self.loss.weight.as_ref(), classes, &logits)?;
-        let (_, losses) = Scan::new().run(&[] as &[Tensor], &chunks, |_, chunk| {
-            let losses = checkpoint(
-                |chunk| {
-                    let logits = wide(&self.logits(&chunk[0], &weight, bias.as_ref()));
-                    vec![self.loss.losses(&logits, &chunk[1], class_weight.as_ref()).0]
-                },
-                chunk,
-            );
-            (Vec::new(), losses)
-        });
-        let Some(losses) = losses.first() else { return Err("no losses".into()) };
+        let losses_of_chunk = |(x, target): (Tensor, Tensor)| {
+            let logits = wide(&self.logits(&x, &weight, bias.as_ref()));
+            self.loss.losses(&logits, &target, class_weight.as_ref()).0
+        };
+        let losses = map(|chunk| checkpoint(losses_of_chunk, chunk), chunks);
         let losses = losses.live()?.movedim(0, -2).flatten(-2, -1).narrow(-1, 0, length);
         let targets = Classes::of(&target, classes, ignored);
         mean_by(self.loss.reduction, &targets, &losses, class_weight.as_ref())

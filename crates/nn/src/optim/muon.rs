@@ -135,14 +135,13 @@ impl Muon {
         let norm = round(&oriented.norm(2.0, [-2, -1])).to_dtype(wide).maximum(self.eps);
         let x = round(&(oriented / norm.unsqueeze(-1).unsqueeze(-1)));
         let [a, b, c] = self.ns_coefficients;
-        let mut result = fori_loop(0, i64::from(self.ns_steps), &[&x], |_, carry| {
-            let x = &carry[0];
+        let result = fori_loop(0, i64::from(self.ns_steps), x, |_, x| {
             let gram = x.matmul(&x.t());
             let square = gram.matmul(&gram);
             let factor = round(&(gram.to_dtype(wide) * b + square.to_dtype(wide) * c));
-            vec![round(&(x.to_dtype(wide) * a + factor.matmul(x).to_dtype(wide)))]
+            round(&(x.to_dtype(wide) * a + factor.matmul(&x).to_dtype(wide)))
         });
-        let x = result.swap_remove(0).to_dtype(wide);
+        let x = result.to_dtype(wide);
         if is_tall { x.t() } else { x }
     }
 }

@@ -68,8 +68,8 @@ fn a_sum_in_a_derivative_is_rounded_only_at_its_end() {
     // The exact number: in PyTorch and JAX, a bf16 sum stops at 256.
     let w = Tensor::ones(DType::Bf16, []);
     let xs = Tensor::ones(DType::Bf16, [4096]);
-    let ys = scan(&[&Tensor::scalar(0i32)], &[&xs], |c, x| (c.to_vec(), vec![&x[0] * &w])).1;
-    let gradient = grad(ys[0].to_dtype(DType::F32).sum_all(), &[&w]);
+    let (_, ys) = scan(Tensor::scalar(0i32), &xs, |c, x| (c, x * &w));
+    let gradient = grad(ys.to_dtype(DType::F32).sum_all(), &[&w]);
     assert_eq!(gradient[0].dtype(), DType::Bf16);
     assert_eq!(values(&gradient[0]), [4096.0]);
 }

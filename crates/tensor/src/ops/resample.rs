@@ -202,15 +202,14 @@ fn longest(taps: &[Taps]) -> usize {
 /// The sums, by gathers, with a product as the derivative.
 fn sums_by_gathers(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let mut sum = Tensor::zeros(x.dtype(), []);
-    let input = x.clone();
     let from = x.shape()[axis];
     let owned = taps.to_vec();
     let dimensions = Dimensions::along(axis, x.rank(), 1);
-    let forward = |x: &[Tensor]| {
+    let forward = |x: Tensor| {
         for t in 0..longest(taps) {
             let (indices, weights) = column(taps, t);
             let gather = Gather { method, dimensions: dimensions.clone() };
-            let part = scale(&Tensor::apply(gather, &[&x[0], &indices]), axis, &weights);
+            let part = scale(&Tensor::apply(gather, &[&x, &indices]), axis, &weights);
             let mut shape = vec![1; part.rank() - axis];
             shape[0] = taps.len();
             let exists =
@@ -218,10 +217,9 @@ fn sums_by_gathers(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps])
             let is_whole = weights.iter().all(|&weight| weight != 0.0);
             sum = &sum + if is_whole { part } else { exists.select(&part, &part.zeros_like()) };
         }
-        vec![sum]
+        sum
     };
-    let backward = move |_: &[Tensor], _: &[Tensor], g: &[Tensor]| {
-        let g = &g[0];
+    let backward = move |_: &Tensor, _: &Tensor, g: &Tensor| {
         let index = Tensor::arange(DType::I32, from).broadcast_to([owned.len(), from]);
         let mut matrix = Tensor::zeros(g.dtype(), [owned.len(), from]);
         for t in 0..longest(&owned) {
@@ -230,10 +228,7 @@ fn sums_by_gathers(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps])
             matrix = matrix + is_tap * numbers(&weights, g.dtype()).reshape([owned.len(), 1]);
         }
         let product = Tensor::apply(AlongAxis { method, axis, contracted: 0 }, &[g, &matrix]);
-        vec![product.movedim(-1, axis as isize)]
+        product.movedim(-1, axis as isize)
     };
-    match custom_gradient(&[&input], forward, backward).pop() {
-        Some(sum) => sum,
-        None => input,
-    }
+    custom_gradient(x, forward, backward)
 }

@@ -41,10 +41,14 @@ mod tests {
         let barriers = |weight: [usize; 2], platform, recompute| -> crate::Result<usize> {
             let types = [[16, weight[0]], weight].map(|shape| TensorType::new(DType::F32, shape));
             let function = Function::trace("gradients", &types, |x| {
-                let product = |x: &[Tensor]| vec![x[0].matmul(&x[1]).sin().sum_all()];
-                let both = [&x[0], &x[1]];
-                let loss = if recompute { checkpoint(product, &both) } else { product(x) };
-                grad(&loss[0], &both)
+                let product = |[a, b]: [Tensor; 2]| a.matmul(&b).sin().sum_all();
+                let both = [x[0].clone(), x[1].clone()];
+                let loss = if recompute {
+                    checkpoint(product, both.clone())
+                } else {
+                    product(both.clone())
+                };
+                grad(&loss, &both)
             });
             let texts = texts(&function, 1, platform, "gradient-order")?;
             let of_checkpoint = usize::from(recompute);

@@ -35,16 +35,13 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
     let normals = fold_in(key, 1);
     let uniforms = fold_in(key, 2);
     let pending = Tensor::zeros(DType::U32, &shape).eq(0.0);
-    let last = while_loop(
-        &[&Tensor::scalar(0u32), &pending, &(Tensor::zeros(dtype, &shape) + 1.0)],
-        |carry| carry[1].any(&axes),
-        |carry| {
-            let number = &carry[0];
-            let pending = &carry[1];
-            let v = &carry[2];
-            let x = normal(&fold_in_tensor(&normals, number), dtype, &shape);
+    let (_, _, v) = while_loop(
+        (Tensor::scalar(0u32), pending, Tensor::zeros(dtype, &shape) + 1.0),
+        |(_, pending, _)| pending.any(&axes),
+        |(number, pending, v)| {
+            let x = normal(&fold_in_tensor(&normals, &number), dtype, &shape);
             let u = Tensor::record("gamma", || {
-                unit(&fold_in_tensor(&uniforms, number), dtype, shape.clone())
+                unit(&fold_in_tensor(&uniforms, &number), dtype, shape.clone())
             });
             let root = &x * &c + 1.0;
             let squared = &x * &x;
@@ -54,11 +51,11 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
             let squeezed = u.lt(&squared * &squared * -0.0331 + 1.0);
             let exact = u.log().lt(&squared * 0.5 + &d * (candidate.log() - &candidate + 1.0));
             let accepted = root.gt(0.0).and(squeezed.or(&exact));
-            let v = pending.and(&accepted).select(&candidate, v);
-            vec![number + 1.0, pending.and(accepted.not()), v]
+            let v = pending.and(&accepted).select(&candidate, &v);
+            (number + 1.0, pending.and(accepted.not()), v)
         },
     );
-    Ok(Draw { d, v: last[2].clone(), log_boost })
+    Ok(Draw { d, v, log_boost })
 }
 
 /// Checks a parameter of a distribution. Returns it with `dtype` and `shape`, without a gradient

@@ -218,9 +218,8 @@ mod tests {
         let runtime = runtime(8, 1, usize::MAX);
         let ty = TensorType::new(DType::F32, [8]);
         // Each step waits for all devices.
-        let step = |x: &Tensor| vec![x * 0.5 + x.sum_all() * 0.0];
         let long = Function::trace("long", &[ty], |x| {
-            fori_loop(0, 1_500, &[&x[0]], |_, carry| step(&carry[0]))
+            vec![fori_loop(0, 1_500, &x[0], |_, x| &x * 0.5 + x.sum_all() * 0.0)]
         });
         let split = Sharding::new([Some("data")]);
         let long = runtime.compile(&long.shard_parameter(0, split.clone())).unwrap();

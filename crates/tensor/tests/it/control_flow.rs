@@ -115,7 +115,7 @@ fn a_scan_is_its_steps_one_after_the_other() {
     same(
         "cell",
         shapes,
-        |x| joined(scan(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], h, s))),
+        |x| joined(scan(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], &h, &s))),
         |x| unrolled(&x[..1], &x[1..2], false, |h, s| cell(&x[2], &x[3], h, s)),
     );
     same(
@@ -123,7 +123,9 @@ fn a_scan_is_its_steps_one_after_the_other() {
         shapes,
         |x| {
             joined(
-                Scan::new().reverse(true).run(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], h, s)),
+                Scan::new()
+                    .reverse(true)
+                    .run(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], &h, &s)),
             )
         },
         |x| unrolled(&x[..1], &x[1..2], true, |h, s| cell(&x[2], &x[3], h, s)),
@@ -131,7 +133,7 @@ fn a_scan_is_its_steps_one_after_the_other() {
     same(
         "one step",
         &[&[2, 3], &[1, 2, 3], &[3, 3], &[3]],
-        |x| joined(scan(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], h, s))),
+        |x| joined(scan(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], &h, &s))),
         |x| unrolled(&x[..1], &x[1..2], false, |h, s| cell(&x[2], &x[3], h, s)),
     );
     // Two carries that swap, and an integer that counts.
@@ -142,7 +144,7 @@ fn a_scan_is_its_steps_one_after_the_other() {
     same(
         "swap",
         &[&[3], &[3], &[4, 3]],
-        |x| joined(scan(&[&x[0], &x[1], &Tensor::scalar(0i32)], &[&x[2]], swap)),
+        |x| joined(scan(&[&x[0], &x[1], &Tensor::scalar(0i32)], &[&x[2]], |c, s| swap(&c, &s))),
         |x| unrolled(&[x[0].clone(), x[1].clone(), Tensor::scalar(0i32)], &x[2..3], false, swap),
     );
     // The carry starts constant, and gets a gradient only through a captured value.
@@ -174,7 +176,7 @@ fn scans_branches_and_checkpoints_nest() {
         &[&[3], &[2, 3], &[4, 3], &[3]],
         |x| {
             joined(scan(&[&x[0]], &[&x[1]], |c, row| {
-                let (last, ys) = scan(&[&c[0]], &[&x[2]], |c, s| inner(&x[3], &row[0], c, s));
+                let (last, ys) = scan(&[&c[0]], &[&x[2]], |c, s| inner(&x[3], &row[0], &c, &s));
                 (last, ys)
             }))
         },
@@ -212,14 +214,13 @@ fn scans_branches_and_checkpoints_nest() {
         "scan in cond",
         &[&[3], &[5, 3]],
         |x| {
-            let body =
-                |c: &[Tensor], s: &[Tensor]| (vec![(&c[0] * &s[0] + &x[0]).cos()], Vec::new());
-            cond(
+            let body = |c: Tensor, s: Tensor| ((&c * &s + &x[0]).cos(), ());
+            vec![cond(
                 &x[0].sum_all().lt(9.0),
-                &[&x[1]],
-                |o| scan(&[&x[0]], &[&o[0]], body).0,
-                |_| vec![x[0].clone()],
-            )
+                &x[1],
+                |rows| scan(&x[0], rows, body).0,
+                |_| x[0].clone(),
+            )]
         },
         |x| {
             unrolled(&x[..1], &x[1..2], false, |c, s| {
@@ -246,18 +247,11 @@ fn scans_branches_and_checkpoints_nest() {
         "scan in checkpoint in checkpoint",
         &[&[3], &[4, 3]],
         |x| {
-            let block = |x: &[Tensor]| {
-                checkpoint(
-                    |y| {
-                        scan(&[&y[0]], &[&x[1]], |c, s| {
-                            (vec![(&c[0] * &s[0]).sin() + &x[0]], Vec::new())
-                        })
-                        .0
-                    },
-                    &[&x[0].exp()],
-                )
+            let block = |(x, rows): (Tensor, Tensor)| {
+                let inner = |y: Tensor| scan(y, &rows, |c, s| ((&c * &s).sin() + &x, ())).0;
+                checkpoint(inner, x.exp())
             };
-            checkpoint(block, &[&x[0], &x[1]])
+            vec![checkpoint(block, (&x[0], &x[1]))]
         },
         |x| {
             unrolled(&[x[0].exp()], &x[1..2], false, |c, s| {
@@ -285,15 +279,10 @@ fn gradients_flow_to_whatever_is_held_outside() {
     };
     let expected = plain(std::slice::from_ref(&x));
     let zero = Tensor::zeros(DType::F64, [2]);
-    let scanned = scan(&[&zero], &[&x], |c, x| (vec![body(&c[0], &x[0])], Vec::new())).0.remove(0);
-    let chosen = cond(
-        &Tensor::scalar(true),
-        &[] as &[Tensor],
-        |_| vec![plain(std::slice::from_ref(&x))],
-        |_| vec![zero.clone()],
-    )
-    .remove(0);
-    let checkpointed = checkpoint(|x| vec![plain(x)], &[&x]).remove(0);
+    let scanned = scan(&zero, &x, |c, x| (body(&c, &x), ())).0;
+    let chosen =
+        cond(&Tensor::scalar(true), (), |()| plain(std::slice::from_ref(&x)), |()| zero.clone());
+    let checkpointed = checkpoint(|x| plain(&x), &[&x]);
     let captured = [&w, &view, &wide, &x];
     let gradients = |y: &Tensor| grad(&weighted(std::slice::from_ref(y)), &captured);
     let expected = values(&gradients(&expected));
@@ -370,12 +359,7 @@ fn loops_run_as_often_as_they_should() {
     let outer = while_loop(
         &[&Tensor::scalar(1.0f64)],
         |c| c[0].lt(10.0),
-        |c| {
-            scan(&[&Tensor::scalar(0.0f64)], &[&x], |sum, x| {
-                (vec![&sum[0] + x[0].exp() * &c[0]], Vec::new())
-            })
-            .0
-        },
+        |c| scan(&[&Tensor::scalar(0.0f64)], &x, |sum, x| (vec![&sum[0] + x.exp() * &c[0]], ())).0,
     );
     let factor: f64 = values(&[x])[0].iter().map(|x| x.exp()).sum();
     let mut expected = 1.0;
@@ -404,14 +388,17 @@ fn no_steps_and_no_elements_are_fine() {
         values(&[carry[0].clone(), ys[0].clone(), gradients[1].clone()]),
         [vec![0.0; 0], Vec::new(), Vec::new()]
     );
-    let (none, nothing) = Scan::new()
-        .length(3)
-        .run(&[] as &[Tensor], &[] as &[Tensor], |_, _| (Vec::new(), Vec::new()));
-    assert!(none.is_empty() && nothing.is_empty());
+    let none: (Vec<Tensor>, Vec<Tensor>) =
+        Scan::new()
+            .length(3)
+            .run(&[] as &[Tensor], &[] as &[Tensor], |_, _| (Vec::new(), Vec::new()));
+    assert!(none.0.is_empty() && none.1.is_empty());
+    let ((), ()) = Scan::new().length(3).run((), (), |(), ()| ((), ()));
     let scalar = Tensor::scalar(true);
-    assert!(cond(&scalar, &[] as &[Tensor], |_| Vec::new(), |_| Vec::new()).is_empty());
+    cond(&scalar, (), |()| (), |()| ());
+    checkpoint(|()| (), ());
     assert!(
-        checkpoint(|_| Vec::new(), &[] as &[Tensor]).is_empty()
+        cond(&scalar, &[] as &[Tensor], |_| Vec::<Tensor>::new(), |_| Vec::new()).is_empty()
             && Tensor::optimization_barrier(&[] as &[Tensor]).is_empty()
     );
     let stacked = map(
@@ -436,15 +423,12 @@ fn a_custom_gradient_replaces_the_derivative() {
     let expected = [Tensor::full(DType::F64, [3], 10.0) + x.exp(), &x * 100.0];
     close("custom", &values(&gradients), &values(&expected), 1e-12);
     // In the body of a loop, where only one result is used.
-    let (sum, _) = scan(&[&Tensor::scalar(0.0f64)], &[&x], |c, x| {
-        let y = custom_gradient(
-            &[&x[0]],
-            |x| vec![x[0].floor(), x[0].clone()],
-            |_, _, c| vec![&c[0] * 3.0 + &c[1]],
-        );
-        (vec![&c[0] + &y[0]], Vec::new())
+    let (sum, ()) = scan(Tensor::scalar(0.0f64), &x, |sum, x| {
+        let (floor, _) =
+            custom_gradient(x, |x| (x.floor(), x), |_, _, (of_floor, of_x)| of_floor * 3.0 + of_x);
+        (sum + floor, ())
     });
-    assert_eq!(values(&grad(&sum[0], &[&x])), [[3.0, 3.0, 3.0]]);
+    assert_eq!(values(&grad(&sum, &[&x])), [[3.0, 3.0, 3.0]]);
 }
 
 #[test]
@@ -503,17 +487,15 @@ fn derivatives_agree_with_central_differences() {
 #[test]
 fn random_numbers_in_a_body_are_those_outside() {
     let key = random::key(7);
-    let (_, ys) = scan(&[] as &[Tensor], &[&Tensor::arange(DType::U32, 3)], |_, i| {
-        (
-            Vec::new(),
-            vec![random::uniform(&random::fold_in_tensor(&key, &i[0]), DType::F32, [4], 0.0, 1.0)],
-        )
-    });
+    let ys = map(
+        |i| random::uniform(&random::fold_in_tensor(&key, &i), DType::F32, [4], 0.0, 1.0),
+        Tensor::arange(DType::U32, 3),
+    );
     let outside: Vec<Tensor> = (0..3u32)
         .map(|i| random::uniform(&random::fold_in(&key, i), DType::F32, [4], 0.0, 1.0))
         .collect();
     let stacked = Tensor::stack(&outside, 0);
-    assert_eq!(values(&ys), values(&[stacked]));
+    assert_eq!(values(&[ys]), values(&[stacked]));
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn check(tensors: &[Tensor], count: usize, expected: &str) {
     }
 }
 
-type Backward = fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor>;
+type Backward = fn(&Vec<Tensor>, &Vec<Tensor>, &Vec<Tensor>) -> Vec<Tensor>;
 
 fn joined((mut carry, ys): (Vec<Tensor>, Vec<Tensor>)) -> Vec<Tensor> {
     carry.extend(ys);
@@ -93,9 +93,8 @@ fn a_carry_that_changes_is_refused() {
     );
     // Under autocast a product has a narrow dtype, so a carry that is a product changes its type.
     let w = zeros(&[2, 2]);
-    let fault = autocast(Some(DType::Bf16), || {
-        scan(&[&w], &[&xs], |c, _| (vec![c[0].matmul(&w)], Vec::new()))
-    });
+    let fault =
+        autocast(Some(DType::Bf16), || scan(&[&w], &xs, |c, _| (vec![c[0].matmul(&w)], ())));
     check(
         &fault.0,
         1,
@@ -105,7 +104,7 @@ fn a_carry_that_changes_is_refused() {
 
 #[test]
 fn xs_that_do_not_fit_are_refused() {
-    let body = |_: &[Tensor], x: &[Tensor]| (Vec::new(), x.to_vec());
+    let body = |_: Vec<Tensor>, x: Vec<Tensor>| (Vec::new(), x);
     check(
         &joined(scan(&[] as &[Tensor], &[&zeros(&[5, 2]), &zeros(&[4, 2])], body)),
         2,
@@ -122,7 +121,7 @@ fn xs_that_do_not_fit_are_refused() {
         "scan: x 0 is a scalar, f32[]; a scan iterates over the first axis of each x",
     );
     check(
-        &joined(scan(&[&zeros(&[])], &[] as &[Tensor], |c, _| (c.to_vec(), Vec::new()))),
+        &joined(scan(&[&zeros(&[])], &[] as &[Tensor], |c, _| (c, Vec::new()))),
         1,
         "scan: there are no xs; set the number of steps with Scan::new().length(n)",
     );
@@ -130,16 +129,12 @@ fn xs_that_do_not_fit_are_refused() {
         &joined(
             Scan::new()
                 .length(usize::MAX)
-                .run(&[&zeros(&[])], &[] as &[Tensor], |c, _| (c.to_vec(), Vec::new())),
+                .run(&[&zeros(&[])], &[] as &[Tensor], |c, _| (c, Vec::new())),
         ),
         1,
         "scan: 18446744073709551615 steps are more than an i32 can count",
     );
-    check(
-        &map(|_| vec![zeros(&[])], &[] as &[Tensor]),
-        1,
-        "map: there are no xs; pass at least one tensor",
-    );
+    check(&map(|()| vec![zeros(&[])], ()), 1, "map: there are no xs; pass at least one tensor");
     check(
         &fori_loop(0, i64::MAX, &[&zeros(&[])], |_, c| c.to_vec()),
         1,
@@ -188,15 +183,14 @@ fn derivatives_that_there_are_none_of_are_refused() {
     assert!(fault.message().contains("use scan(), or fori_loop()"), "{fault}");
     assert_eq!(fault.location().line(), line);
     // No gradient is taken through the loop here, so nothing is poisoned.
-    let (sum, _) = scan(&[&x], &[&zeros(&[3])], |c, _| {
-        let n = while_loop(&[&Tensor::scalar(0i32)], |n| n[0].lt(2.0), |n| vec![&n[0] + 1.0]);
-        (vec![&c[0] * n[0].to_dtype(DType::F32)], Vec::new())
+    let (sum, ()) = scan(&[&x], zeros(&[3]), |c, _| {
+        let n = while_loop(Tensor::scalar(0i32), |n| n.lt(2.0), |n| n + 1.0);
+        (vec![&c[0] * n.to_dtype(DType::F32)], ())
     });
     assert_eq!(grad(&sum[0], &[&x])[0].eval().unwrap().to_f64(), [8.0]);
     // In the body of a scan, the derivative of the loop is needed.
-    let (sum, _) = scan(&[&x], &[&zeros(&[3])], |c, _| {
-        (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), Vec::new())
-    });
+    let (sum, ()) =
+        scan(&[&x], zeros(&[3]), |c, _| (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c), ()));
     assert_eq!(grad(&sum[0], &[&x])[0].fault().unwrap().operation(), "while_loop");
 
     let wrong = |backward: Backward| {
@@ -228,9 +222,9 @@ fn derivatives_that_there_are_none_of_are_refused() {
 fn a_variable_that_a_body_sets_holds_nothing_outside() {
     let last = Variable::new(zeros(&[2]));
     let line = line!() + 2;
-    let (_, _) = scan(&[] as &[Tensor], &[&zeros(&[3, 2])], |_, x| {
-        last.set(&x[0] * 2.0);
-        (Vec::new(), vec![x[0].clone()])
+    let ((), _) = scan((), zeros(&[3, 2]), |(), x| {
+        last.set(&x * 2.0);
+        ((), x)
     });
     let error = last.get().eval().unwrap_err().to_string();
     let expected = "scan: the slice of x 0 has a value only within the body of scan; return from the body what you use \
@@ -323,10 +317,7 @@ fn eight_devices_give_what_one_gives() {
     }
     // A sharding within a body names an axis that the mesh lacks.
     let function = Function::trace("flow", &types[1..2], |x| {
-        scan(&[] as &[Tensor], &[&x[0]], |_, x| {
-            (Vec::new(), vec![x[0].with_sharding(&Sharding::new([Some("model")]))])
-        })
-        .1
+        map(|x| vec![x[0].with_sharding(&Sharding::new([Some("model")]))], &[&x[0]])
     });
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8)).unwrap();
     let error = runtime.compile(&function).err().unwrap().to_string();

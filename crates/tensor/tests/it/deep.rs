@@ -37,17 +37,11 @@ fn step(scanned: bool, checkpointed: bool) -> Function {
     types.extend(shapes.map(|[i, o]| TensorType::new(DType::Bf16, [LAYERS, i, o])));
     Function::trace("deep", &types, |p| {
         let run = |x: &Tensor, w: &[Tensor]| {
-            let mut inputs = vec![x];
-            inputs.extend(w);
-            if checkpointed {
-                checkpoint(|i| vec![layer(&i[0], &i[1..])], &inputs).remove(0)
-            } else {
-                layer(x, w)
-            }
+            if checkpointed { checkpoint(|(x, w)| layer(&x, &w), (x, w)) } else { layer(x, w) }
         };
         let weights: Vec<&Tensor> = p[1..].iter().collect();
         let last = if scanned {
-            scan(&[&p[0]], &weights, |x, w| (vec![run(&x[0], w)], Vec::new())).0.remove(0)
+            scan(&p[0], &weights, |x, w| (run(&x, &w), ())).0
         } else {
             let slices =
                 |i: usize| weights.iter().map(|w| w.narrow(0, i, 1).squeeze(0)).collect::<Vec<_>>();

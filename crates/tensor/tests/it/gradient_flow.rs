@@ -45,10 +45,7 @@ fn a_complex_constant_from_outside_of_a_body_has_its_gradient() {
         ),
         ("cond", branch(first) + branch(second)),
         ("call", call("f", &[first, second], |x| vec![plain(&x[0]) + plain(&x[1])]).remove(0)),
-        (
-            "scan",
-            scan(&[&zero], &[&xs], |sum, x| (vec![&sum[0] + plain(&x[0])], vec![])).0.remove(0),
-        ),
+        ("scan", scan(&zero, &xs, |sum, x| (sum + plain(&x), ())).0),
     ];
     let expected = &reference()["complex capture"];
     let expected: Vec<[f32; 2]> = serde_json::from_value(expected.clone()).unwrap();
@@ -63,7 +60,7 @@ fn a_complex_constant_from_outside_of_a_body_has_its_gradient() {
 
 /// Doubles until the sum of magnitudes is above 50. It has no derivative.
 fn doubled(t: &Tensor) -> Tensor {
-    while_loop(&[t], |t| t[0].abs().sum_all().lt(50.0), |t| vec![&t[0] * 2.0]).remove(0)
+    while_loop(t, |t| t.abs().sum_all().lt(50.0), |t| t * 2.0)
 }
 
 #[test]
@@ -71,9 +68,9 @@ fn detached_values_comparisons_and_integers_end_the_flow() {
     let x = &Tensor::from_slice(&[0.75f32, -1.5, 2.25], [3]);
     let yes = Tensor::scalar(true);
     let times = |factor: Tensor| (x * factor).sum_all();
-    let in_scan = Scan::new().length(3).run(&[x], &[] as &[Tensor], |c, _| {
-        (vec![&c[0] * doubled(&c[0].detach()).mean_all()], Vec::new())
-    });
+    let in_scan = Scan::new()
+        .length(3)
+        .run(&[x], (), |c, ()| (vec![&c[0] * doubled(&c[0].detach()).mean_all()], ()));
     let checkpointed = checkpoint(|x| vec![(&x[0] * 2.0).detach()], &[x]).remove(0);
     let chosen = cond(&yes, &[x], |x| vec![x[0].detach()], |x| vec![(-&x[0]).detach()]).remove(0);
     let called = call("f", &[x], |x| vec![(&x[0] * 3.0).detach()]).remove(0);

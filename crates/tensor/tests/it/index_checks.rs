@@ -81,16 +81,16 @@ fn marks_within_bodies_are_found() {
     let zero = Tensor::scalar(0i32);
     let yes = unknown(&[1], DType::I32).squeeze(0).gt(0.0);
     let sum = |x: &Tensor| marked(x, rule(5)).sum_all();
-    let nested = |x: &[Tensor]| vec![checkpoint(|x| vec![sum(&x[0])], &[&x[0]]).remove(0)];
+    let nested = |x: Vec<Tensor>| checkpoint(|x| vec![sum(&x[0])], &x);
     let steps = [
-        scan(&[&zero], &[&x.reshape([2, 2])], |c, x| (vec![&c[0] + sum(&x[0])], vec![])).0,
+        scan(&[&zero], x.reshape([2, 2]), |c, x| (vec![&c[0] + sum(&x)], ())).0,
         map(|x| vec![sum(&x[0])], &[&x.reshape([2, 2])]),
     ];
     // The position is that within the body.
     for results in &steps {
         assert_eq!(first(results, false), Some((0, 8)));
     }
-    let outside = scan(&[&zero], &[&x], |c, _| (vec![&c[0] + sum(&x)], vec![])).0;
+    let outside = scan(&[&zero], &x, |c, _| (vec![&c[0] + sum(&x)], ())).0;
     let bodies = [
         outside,
         checkpoint(|x| vec![sum(&x[0])], &[&x]),
@@ -107,7 +107,7 @@ fn marks_within_bodies_are_found() {
     let other = cond(&yes.not(), &[&x], |x| vec![sum(&x[0])], |_| vec![zero.clone()]);
     assert_eq!(first(&other, false), None);
     let forward =
-        |x: &[Tensor]| vec![marked(&x[1], rule(5)).to_dtype(DType::F32).sum_all() * &x[0]];
+        |x: Vec<Tensor>| vec![marked(&x[1], rule(5)).to_dtype(DType::F32).sum_all() * &x[0]];
     let y = custom_gradient(&[&Tensor::scalar(2.0f32), &x], forward, |x, _, g| {
         vec![g[0].clone(), x[1].zeros_like()]
     });

@@ -85,18 +85,15 @@ fn bodies_carry_their_own_lines() {
     let line = line!() - 1;
     let _scope = Scope::open();
     let bad = [
-        scan(&[&x], &[] as &[Tensor], |c, _| (vec![wrong(&c[0])], Vec::new())).0,
-        fulmen_tensor::Scan::new()
-            .length(2)
-            .run(&[&x], &[] as &[Tensor], |c, _| (vec![wrong(&c[0])], Vec::new()))
-            .0,
+        scan(&[&x], (), |c, ()| (vec![wrong(&c[0])], ())).0,
+        fulmen_tensor::Scan::new().length(2).run(&[&x], (), |c, ()| (vec![wrong(&c[0])], ())).0,
         map(|x| vec![wrong(&x[0])], &[&x.unsqueeze(0)]),
         fori_loop(0, 3, &[&x], |_, c| vec![wrong(&c[0])]),
         fori_loop(0, Tensor::scalar(3i32), &[&x], |_, c| vec![wrong(&c[0])]),
         while_loop(&[&x], |c| wrong(&c[0]), |c| c.to_vec()),
         while_loop(&[&x], |c| c[0].sum_all().lt(1.0), |c| vec![wrong(&c[0])]),
-        cond(Tensor::scalar(true), &[&x], |x| vec![wrong(&x[0])], |x| x.to_vec()),
-        cond(Tensor::scalar(true), &[&x], |x| x.to_vec(), |x| vec![wrong(&x[0])]),
+        cond(Tensor::scalar(true), &[&x], |x| vec![wrong(&x[0])], |x| x),
+        cond(Tensor::scalar(true), &[&x], |x| x, |x| vec![wrong(&x[0])]),
         checkpoint(|x| vec![wrong(&x[0])], &[&x]),
         fulmen_tensor::call("f", &[&x], |x| vec![wrong(&x[0])]),
         custom_gradient(&[&x], |x| vec![wrong(&x[0])], |_, _, c| c.to_vec()),

@@ -36,3 +36,4 @@ mod sharding;
 mod stored_values;
 mod test_programs;
 mod transformer;
+mod trees;

@@ -100,10 +100,10 @@ fn statements_carry_the_line_that_recorded_them() {
 
 #[test]
 fn equal_calls_are_one_function_and_others_are_not() {
-    let scaled = |by: f64| move |x: &[Tensor]| vec![(&x[0] * by).tanh()];
+    let scaled = |by: f64| move |x: Tensor| (x * by).tanh();
     let function = Function::trace("f", &[f32s([2]), f32s([2]), f32s([3])], |x| {
-        let twice = |x: &Tensor| call("scale", &[x], scaled(2.0)).remove(0);
-        let thrice = call("scale", &[&x[0]], scaled(3.0)).remove(0);
+        let twice = |x: &Tensor| call("scale", x, scaled(2.0));
+        let thrice = call("scale", &x[0], scaled(3.0));
         vec![twice(&x[0]), twice(&x[1]), twice(&x[2]), thrice]
     });
     check(
@@ -147,16 +147,16 @@ fn equal_calls_are_one_function_and_others_are_not() {
 fn a_call_computes_and_differentiates_as_what_it_calls() {
     let rate = Tensor::placeholder("rate", f32s([]));
     let [x, y] = ["x", "y"].map(|name| Tensor::placeholder(name, f32s([3])));
-    let body = |inputs: &[Tensor]| {
-        let scaled = &inputs[0] * (&rate * 2.0).exp();
-        let inner = call("inner", &[&scaled], |s| vec![s[0].sin()]).remove(0);
-        vec![&inner * &inputs[1], inner.sum_all()]
+    let body = |[a, b]: [Tensor; 2]| {
+        let scaled = a * (&rate * 2.0).exp();
+        let inner = call("inner", scaled, |s| s.sin());
+        [&inner * b, inner.sum_all()]
     };
     let step = |called: bool| {
         // One input is computed from the other; no gradient may flow twice.
         let inputs = [&x, &(&x * &y)];
         let outputs =
-            if called { call("outer", &inputs, body) } else { body(&inputs.map(Tensor::clone)) };
+            if called { call("outer", inputs, body) } else { body(inputs.map(Tensor::clone)) };
         let loss = (&outputs[0] * &outputs[0]).sum_all() * &outputs[1];
         let mut results = grad(&loss, &[&x, &y, &rate]);
         let second = (&results[0] * &results[1]).sum_all();
@@ -198,7 +198,7 @@ fn a_call_of_what_is_impossible_is_poisoned_at_its_line() {
     assert_eq!(after.fault().unwrap().operation(), "matmul");
     let mixed = call("mixed", &[&x], |x| vec![x[0].exp(), x[0].matmul(&x[0])]);
     assert!(mixed.iter().all(|y| y.fault().is_some_and(|fault| fault.operation() == "matmul")));
-    assert!(call("nothing", &[&x], |_| Vec::new()).is_empty());
+    assert!(call("nothing", &[&x], |_| Vec::<Tensor>::new()).is_empty());
 }
 
 #[test]

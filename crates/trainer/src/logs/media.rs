@@ -151,9 +151,9 @@ pub(crate) fn media_outputs(
     let tensors = match is_log_point {
         Some(is_log_point) => cond(
             is_log_point,
-            &[] as &[Tensor],
-            |_| record(),
-            |_| record().iter().map(Tensor::zeros_like).collect(),
+            (),
+            |()| record(),
+            |()| record().iter().map(Tensor::zeros_like).collect(),
         ),
         None => record(),
     };

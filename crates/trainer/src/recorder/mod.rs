@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use fulmen_nn::Module;
 use fulmen_nn::optim::Step;
-use fulmen_tensor::{DType, Tensor, autocast, cond, random};
+use fulmen_tensor::{DType, Tensor, Tree, autocast, cond, random};
 
 use gradients::{Param, gradients};
 use loss::loss_without_gradient;
@@ -80,18 +80,26 @@ struct TakenStep {
     changed: Vec<EntryId>,
 }
 
-/// A result of a branch for a step that may be skipped.
-struct BranchResult {
-    /// The result of the step.
-    new: Tensor,
-    /// The result of a skipped step, if it is not zero.
-    kept: Option<Tensor>,
+/// The results of a branch for a step that may be skipped.
+#[derive(Default, Tree)]
+struct BranchResults {
+    /// The entries that the step changes.
+    changed: Vec<Tensor>,
+    /// The values of the optimizer that are logged.
+    monitored: Vec<Tensor>,
+    /// The sums of each value that the loss logs.
+    sums: Vec<Vec<Tensor>>,
 }
 
-impl BranchResult {
-    fn skipped(&self) -> Tensor {
-        let zeros = || Tensor::zeros(self.new.dtype(), self.new.shape());
-        self.kept.clone().unwrap_or_else(zeros)
+impl BranchResults {
+    /// The results of a skipped step, in which the changed entries are `kept`.
+    fn skipped(&self, kept: Vec<Tensor>) -> BranchResults {
+        let zeros = &mut |value: &Tensor| Tensor::zeros(value.dtype(), value.shape());
+        BranchResults {
+            changed: kept,
+            monitored: self.monitored.map_tensors(zeros),
+            sums: self.sums.map_tensors(zeros),
+        }
     }
 }
 
@@ -407,23 +415,25 @@ impl Recorder {
         let before = self.values.all_after().to_vec();
         let param_values = self.param_values(optimizer);
         let mut outside = Vec::new();
-        let skipped = Cell::new(Vec::new());
+        let recorded = Cell::new(None);
         let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
-        let taken = |_: &[Tensor]| {
+        let taken = |()| {
             outside = self.cells.regather(&before);
             outcome = self.record_taken(optimizer, &before, param_values, loss);
-            let results = outcome.as_ref().map_or(Vec::new(), |taken| self.results(taken, &before));
-            let new = results.iter().map(|result| result.new.clone()).collect();
-            skipped.set(results);
-            new
+            let results = self.results(outcome.as_ref().ok());
+            let changed = outcome.as_ref().map_or(&[][..], |taken| &taken.changed);
+            let kept = changed.iter().map(|id| before[id.index()].clone()).collect();
+            recorded.set(Some((results.unflatten([]), kept)));
+            results
         };
-        let results = cond(&steps_now, &[] as &[Tensor], taken, |_| {
-            skipped.take().iter().map(BranchResult::skipped).collect()
-        });
+        let skipped = |()| match recorded.take() {
+            Some((results, kept)) => results.skipped(kept),
+            None => BranchResults::default(),
+        };
+        let results = cond(&steps_now, (), taken, skipped);
         let TakenStep { mut step, mut logged, changed } = outcome?;
         self.cells.restore(outside);
-        let mut results = results.into_iter();
-        for (id, value) in changed.into_iter().zip(&mut results) {
+        for (id, value) in changed.into_iter().zip(results.changed) {
             if id.index() < self.values.layout.module().len() {
                 self.cells.set(id, &value);
             }
@@ -433,15 +443,11 @@ impl Recorder {
             step.loss = self.values.after(id).to_dtype(step.loss.dtype());
         }
         let OptimizerFacts { in_epochs, monitored, .. } = &mut step.facts;
-        for (monitored, value) in in_epochs.iter_mut().chain(monitored).zip(&mut results) {
+        for (monitored, value) in in_epochs.iter_mut().chain(monitored).zip(results.monitored) {
             monitored.value = value;
         }
-        for entry in &mut logged {
-            let count = logs::batch_sums(entry, &self.batch).len();
-            entry.branch = Some(Branch {
-                taken: steps_now.clone(),
-                sums: results.by_ref().take(count).collect(),
-            });
+        for (entry, sums) in logged.iter_mut().zip(results.sums) {
+            entry.branch = Some(Branch { taken: steps_now.clone(), sums });
         }
         step.facts.learning_rate = self.optimizers.members()[optimizer]
             .optimizer
@@ -483,21 +489,17 @@ impl Recorder {
         Ok(TakenStep { step, logged, changed })
     }
 
-    /// The results of a branch: the entries that its step changes, then the values that it logs.
-    fn results(&self, taken: &TakenStep, before: &[Tensor]) -> Vec<BranchResult> {
-        let mut results = Vec::new();
-        for &id in &taken.changed {
-            let kept = Some(before[id.index()].clone());
-            results.push(BranchResult { new: self.values.after(id).clone(), kept });
+    /// The results of a branch; `taken` is `None` if its step has a mistake.
+    fn results(&self, taken: Option<&TakenStep>) -> BranchResults {
+        let Some(TakenStep { step, logged, changed }) = taken else {
+            return BranchResults::default();
+        };
+        let monitored = step.facts.in_epochs.iter().chain(&step.facts.monitored);
+        BranchResults {
+            changed: changed.iter().map(|&id| self.values.after(id).clone()).collect(),
+            monitored: monitored.map(|monitored| monitored.value.clone()).collect(),
+            sums: logged.iter().map(|entry| logs::batch_sums(entry, &self.batch)).collect(),
         }
-        let facts = &taken.step.facts;
-        let monitored = facts.in_epochs.iter().chain(&facts.monitored);
-        let monitored = monitored.map(|monitored| monitored.value.clone());
-        let sums = taken.logged.iter().flat_map(|entry| logs::batch_sums(entry, &self.batch));
-        for new in monitored.chain(sums) {
-            results.push(BranchResult { new, kept: None });
-        }
-        results
     }
 
     /// Ends the step. A single optimizer steps now; several must have stepped already.

@@ -137,7 +137,7 @@ impl RecordedUpdate<'_> {
         };
         let Some(is_log_point) = is_log_point else { return compute() };
         let mut observed = Ok(Vec::new());
-        let taken = |_: &[Tensor]| {
+        let taken = || {
             observed = compute();
             let observed = observed.as_ref().map_or(&[][..], Vec::as_slice);
             observed.iter().map(|observed| observed.value.clone()).collect()
@@ -155,16 +155,14 @@ impl RecordedUpdate<'_> {
 }
 
 /// The f32 scalars that a branch computes, or zeros if it is not taken.
-fn cond_or_zeros(condition: &Tensor, taken: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Tensor> {
+fn cond_or_zeros(condition: &Tensor, taken: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor> {
     let count = std::cell::Cell::new(0);
-    let taken = |inputs: &[Tensor]| {
-        let results = taken(inputs);
+    let taken = |()| {
+        let results = taken();
         count.set(results.len());
         results
     };
-    cond(condition, &[] as &[Tensor], taken, |_| {
-        vec![Tensor::full(DType::F32, [], 0.0); count.get()]
-    })
+    cond(condition, (), taken, |()| vec![Tensor::full(DType::F32, [], 0.0); count.get()])
 }
 
 impl MonitoredValue {

@@ -144,7 +144,7 @@ pub(super) fn updated_values(
                 values.extend(vec![nothing; logged_count.get()]);
                 values
             };
-            cond(updates, &[] as &[Tensor], |_| step(), |_| unchanged())
+            cond(updates, (), |()| step(), |()| unchanged())
         }
         _ => step(),
     };
@@ -222,25 +222,22 @@ fn changed_values(
         let sum = ready.as_ref().map_or(&gradient.sum, |ready| &ready[index]);
         let key = key.as_ref().filter(|_| !chain.has_rules_after());
         let drawing_key = drawing_keys[index].as_ref();
-        let inputs: Vec<&Tensor> =
-            [sum].into_iter().chain(&updated).chain(key).chain(drawing_key).collect();
+        let inputs = (sum, &updated, key, drawing_key);
         // Where no row is changed, none has to be kept. What rules change is kept after them.
         let updates = updates.filter(|_| rows.is_none() && !chain.has_rules());
         let step = if rows.is_some() { &step.of_rows() } else { step };
         // Parameters of one type share a function.
-        let after = call("update", &inputs, |inputs| {
+        let after = call("update", inputs, |(sum, before, rounding, drawing)| {
             let ready = match ready {
-                Some(_) => inputs[0].clone(),
-                None => gradients.final_gradient(&inputs[0], norm.as_ref()),
+                Some(_) => sum,
+                None => gradients.final_gradient(&sum, norm.as_ref()),
             };
-            let (before, keys) = inputs[1..].split_at(before.len());
-            let (rounding, drawing) = keys.split_at(usize::from(key.is_some()));
-            let rounding = rounding.first().map(|key| move |value| steps.round(value, key));
-            let drawing = drawing.first().map(|key| step.with_random_key(key));
+            let rounding = rounding.as_ref().map(|key| move |value| steps.round(value, key));
+            let drawing = drawing.as_ref().map(|key| step.with_random_key(key));
             let step = drawing.as_ref().unwrap_or(step);
-            let new = updated_param(optimizer, step, entry, &chain, &ready, before, rounding);
+            let new = updated_param(optimizer, step, entry, &chain, &ready, &before, rounding);
             match updates {
-                Some(updates) => keep_unless(updates, before, new),
+                Some(updates) => keep_unless(updates, &before, new),
                 None => new,
             }
         });

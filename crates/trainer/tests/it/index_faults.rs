@@ -252,30 +252,30 @@ fn metrics_name_their_targets_and_not_masked_ones() {
 #[test]
 fn indices_within_bodies_are_found() {
     let by_checkpoint: Loss = |m, batch, _| {
-        let body = |x: &[Tensor]| vec![cross_entropy(&x[0], &x[1], Reduction::Mean)];
-        checkpoint(body, &[&m.logits(batch), &batch.get("y")]).remove(0)
+        let body = |(x, y): (Tensor, Tensor)| cross_entropy(&x, &y, Reduction::Mean);
+        checkpoint(body, (m.logits(batch), batch.get("y")))
     };
     let by_call: Loss = |m, batch, _| {
-        let body = |x: &[Tensor]| vec![cross_entropy(&x[0], &x[1], Reduction::Mean)];
-        call("loss", &[&m.logits(batch), &batch.get("y")], body).remove(0)
+        let body = |(x, y): (Tensor, Tensor)| cross_entropy(&x, &y, Reduction::Mean);
+        call("loss", (m.logits(batch), batch.get("y")), body)
     };
     let by_cond: Loss = |m, batch, _| {
-        let body = |x: &[Tensor]| vec![cross_entropy(&x[0], &x[1], Reduction::Mean)];
+        let body = |(x, y): (Tensor, Tensor)| cross_entropy(&x, &y, Reduction::Mean);
         let logits = m.logits(batch);
         let y = batch.get("y");
-        let none = |_: &[Tensor]| vec![logits.mean_all()];
-        cond(&y.max([0, 1]).gt(-100.0), &[&logits, &y], body, none).remove(0)
+        let none = |_: (Tensor, Tensor)| logits.mean_all();
+        cond(y.max([0, 1]).gt(-100.0), (&logits, &y), body, none)
     };
     // One position of all rows in each step, as a loss over parts of the time.
     let by_scan: Loss = |m, batch, _| {
         let logits = m.logits(batch).transpose(0, 1);
         let y = batch.get("y").t();
-        let body = |sum: &[Tensor], x: &[Tensor]| {
+        let body = |sum: Tensor, x: (Tensor, Tensor)| {
             let loss =
-                checkpoint(|x| vec![cross_entropy(&x[0], &x[1], Reduction::Mean)], &[&x[0], &x[1]]);
-            (vec![&sum[0] + &loss[0]], Vec::new())
+                checkpoint(|(x, y): (Tensor, Tensor)| cross_entropy(&x, &y, Reduction::Mean), x);
+            (sum + loss, ())
         };
-        scan(&[&Tensor::scalar(0.0f32)], &[&logits, &y], body).0.remove(0)
+        scan(Tensor::scalar(0.0f32), (logits, y), body).0
     };
     let mistake = "a target is 5, but there are 5 classes";
     let line = line!();

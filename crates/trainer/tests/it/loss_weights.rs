@@ -109,9 +109,8 @@ fn own(tokens: &Tokens<'_>) -> Tensor {
 /// The loss within a body that is computed again.
 fn recomputed(tokens: &Tokens<'_>) -> Tensor {
     let target = tokens.ignored();
-    let body =
-        |x: &[Tensor]| vec![CrossEntropyLoss::new().ignore_index(IGNORED).forward(&x[0], &x[1])];
-    checkpoint(body, &[&tokens.logits, &target]).remove(0)
+    let loss = CrossEntropyLoss::new().ignore_index(IGNORED);
+    checkpoint(|(logits, target)| loss.forward(&logits, &target), (&tokens.logits, target))
 }
 
 #[derive(Module)]

@@ -53,12 +53,10 @@ impl TrainingModule for Model {
                     .map(|start| self.table.forward(indices.narrow(0, start, BATCH / 2)));
                 Tensor::concatenate(&[&halves[0], &halves[1]], 0)
             }
-            Use::Checkpoint => {
-                checkpoint(|x| vec![self.table.forward(&x[0])], &[&indices]).remove(0)
-            }
+            Use::Checkpoint => checkpoint(|indices| self.table.forward(&indices), &indices),
             Use::Branch => {
-                let look_up = |x: &[Tensor]| vec![self.table.forward(&x[0])];
-                cond(indices.ge(0.0).all([0, 1]), &[&indices], look_up, look_up).remove(0)
+                let look_up = |indices: Tensor| self.table.forward(&indices);
+                cond(indices.ge(0.0).all([0, 1]), &indices, look_up, look_up)
             }
             _ => self.table.forward(&indices),
         };

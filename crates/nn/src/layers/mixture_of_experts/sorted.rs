@@ -12,7 +12,7 @@
 
 use fulmen_tensor::internal::{add_rows, take_rows};
 use fulmen_tensor::{
-    DType, Refusal, Scan, Sharding, Tensor, autocast, custom_gradient, grad, while_loop,
+    DType, Refusal, Sharding, Tensor, autocast, custom_gradient, grad, scan, while_loop,
 };
 
 use super::{Activation, ExpertWeights, Routing};
@@ -259,12 +259,12 @@ impl Loop {
         let Plan { tokens, experts, factors, total } = plan;
         let [gate, up, down] = &weights;
         let inputs = [x, gate, up, down, factors, tokens, experts, total];
-        let forward = |inputs: &[Tensor]| autocast(None, || vec![self.forward(inputs)]);
         let work = self.clone();
-        let backward = move |inputs: &[Tensor], _: &[Tensor], cotangents: &[Tensor]| {
-            autocast(None, || work.backward(inputs, &cotangents[0]))
-        };
-        custom_gradient(&inputs, forward, backward).swap_remove(0)
+        custom_gradient(
+            &inputs,
+            |inputs| autocast(None, || self.forward(&inputs)),
+            move |inputs, _, of_output| autocast(None, || work.backward(inputs, of_output)),
+        )
     }
 
     /// Repeats `body` for all blocks.
@@ -283,19 +283,17 @@ impl Loop {
             body(sums, &Step { number: number.clone(), tokens, expert, factors })
         };
         let numbers = Tensor::arange(DType::I32, self.steps);
-        let (sums, _) =
-            Scan::new().run(&init, &[numbers], |sums, number| (step(sums, &number[0]), Vec::new()));
+        let (sums, ()) = scan(init, numbers, |sums, number| (step(&sums, &number), ()));
         if !self.has_rest {
             return sums;
         }
         let first = Tensor::full(DType::I32, [], self.steps as f64);
-        let all = [vec![first], sums].concat();
-        let mut all = while_loop(
-            &all,
-            |all| all[0].lt(&inputs[7]),
-            |all| [vec![&all[0] + 1.0], step(&all[1..], &all[0])].concat(),
+        let (_, sums) = while_loop(
+            (first, sums),
+            |(number, _)| number.lt(&inputs[7]),
+            |(number, sums)| (&number + 1.0, step(&sums, &number)),
         );
-        all.split_off(1)
+        sums
     }
 
     /// The rows of a block, the weights of its expert, and their outputs.

@@ -157,8 +157,8 @@ impl Stack {
             let mut outputs = Vec::new();
             for direction in 0..self.directions() {
                 let n = layer * self.directions() + direction;
-                let (ys, end) = self.record_direction(n, &sequence, within.as_ref(), first);
-                outputs.extend(ys);
+                let (output, end) = self.record_direction(n, &sequence, within.as_ref(), first);
+                outputs.push(output);
                 for (all, state) in last.iter_mut().zip(end) {
                     all.push(state);
                 }
@@ -189,7 +189,7 @@ impl Stack {
         sequence: &Tensor,
         within: Option<&Tensor>,
         first: Option<&[&Tensor]>,
-    ) -> (Vec<Tensor>, Vec<Tensor>) {
+    ) -> (Tensor, Vec<Tensor>) {
         let w = &self.weights[n];
         // One product for all steps; only the part that depends on the state remains in the loop.
         let bias_ih = w.bias_ih.as_ref().map(Parameter::get);
@@ -210,28 +210,27 @@ impl Stack {
                 None => Tensor::zeros(gates.dtype(), [batch, size]),
             });
         }
-        let step = |state: &[Tensor], x: &[Tensor]| {
-            let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
+        let step = |state: Vec<Tensor>, (gates, within): (Tensor, Option<Tensor>)| {
+            let mut next = self.cell.step(&gates, &state, &recurrence, self.hidden_size);
             // Under autocast some operations widen.
-            for (next, state) in next.iter_mut().zip(state) {
+            for (next, state) in next.iter_mut().zip(&state) {
                 *next = next.to_dtype(state.dtype());
             }
             // After the end of a sequence, the state stays and the output is 0. In the reverse
             // direction, the state thus stays until the sequence begins.
-            let Some(within) = x.get(1) else {
+            let Some(within) = within else {
                 let y = next[0].clone();
-                return (next, vec![y]);
+                return (next, y);
             };
             let y = within.select(&next[0], 0.0);
-            for (next, state) in next.iter_mut().zip(state) {
+            for (next, state) in next.iter_mut().zip(&state) {
                 *next = within.select(&*next, state);
             }
-            (next, vec![y])
+            (next, y)
         };
         let is_reverse = n % self.directions() == 1;
-        let xs: Vec<&Tensor> = std::iter::once(&gates).chain(within).collect();
-        let (end, ys) = Scan::new().reverse(is_reverse).run(&state, &xs, step);
-        (ys, end)
+        let (end, output) = Scan::new().reverse(is_reverse).run(state, (gates, within), step);
+        (output, end)
     }
 
     /// What is wrong with the inputs, if anything.

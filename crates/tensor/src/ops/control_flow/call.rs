@@ -4,14 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{DerivativeKey, Derivatives, borrowed, derivative_inputs, no_derivative, types};
-use crate::as_tensor::as_tensors;
 use crate::grad::vjp;
 use crate::lower::{Lowering, identifier};
 use crate::operation::{Contents, Operation, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
-use crate::{AsTensor, Fault, Tensor, TensorType};
+use crate::{Fault, IntoTree, Tensor, TensorType, Tree};
 
 /// The name and the body of a function.
 struct Callee {
@@ -112,43 +111,41 @@ impl fmt::Debug for Call {
 /// the same operations on the same types share one function, which makes the program shorter (like
 /// a `jit` inside a `jit` in JAX). The compiler inlines it: values and gradients are those of `f`.
 ///
-/// `f` is called once, with symbolic tensors for `inputs`. It may use tensors from outside. Values
-/// that depend only on such tensors are computed outside the function. Don't set a
-/// [`Variable`](crate::Variable) in `f`: it would hold a value that exists only within the
-/// function. Return the value instead, and set the variable after the call.
+/// `f` is called once, with symbolic tensors for `inputs`: any [`Tree`](trait@crate::Tree). It may
+/// use tensors from outside. Values that depend only on such tensors are computed outside the
+/// function. Don't set a [`Variable`](crate::Variable) in `f`: it would hold a value that exists
+/// only within the function. Return the value instead, and set the variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Function, TensorType, call};
 ///
 /// let ty = TensorType::new(DType::F32, [3]);
 /// let function = Function::trace("f", &[ty.clone(), ty], |x| {
-///     x.iter().flat_map(|x| call("softsign", &[x], |x| vec![&x[0] / (x[0].abs() + 1.0)])).collect()
+///     x.iter().map(|x| call("softsign", x, |x| &x / (x.abs() + 1.0))).collect()
 /// });
 /// let text = function.stablehlo()?;
 /// assert_eq!((text.matches("stablehlo.divide").count(), text.matches("func.call @softsign(").count()), (1, 2));
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn call(
-    name: &str,
-    inputs: &[impl AsTensor],
-    f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-) -> Vec<Tensor> {
+pub fn call<I: IntoTree, T: Tree>(name: &str, inputs: I, f: impl FnOnce(I::Tree) -> T) -> T {
     let _scope = Scope::open();
-    let inputs = &as_tensors(inputs)[..];
+    let inputs = inputs.into_tree();
+    let mut outside = inputs.flatten();
     let start = next_id();
     // With a poisoned input, record the body here instead of in a function. Then only the results
     // that use the input are poisoned.
-    if all_live(inputs.iter().copied()).is_err() {
-        return Scope::outside(|| f(&super::owned(inputs)));
+    if all_live(&outside).is_err() {
+        return Scope::outside(|| f(inputs));
     }
-    let own = parameters("call", "input", inputs.iter().map(|t| t.ty()));
-    let results = Scope::outside(|| f(&own));
-    if let Err(fault) = all_live(&results) {
+    let own = parameters("call", "input", outside.iter().map(Tensor::ty));
+    let results = Scope::outside(|| f(inputs.unflatten(own.iter().cloned())));
+    let results_of_body = results.flatten();
+    if let Err(fault) = all_live(&results_of_body) {
         // The other results are values within the body, so they are poisoned too.
-        return vec![Tensor::poisoned(fault); results.len()];
+        return results.map_tensors(&mut |_| Tensor::poisoned(fault.clone()));
     }
-    let (region, captures) = Region::close("call", start, own, &results);
-    let inputs: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).chain(captures).collect();
-    Callee::new(identifier(name), region).apply(&inputs)
+    let (region, captures) = Region::close("call", start, own, &results_of_body);
+    outside.extend(captures);
+    results.unflatten(Callee::new(identifier(name), region).apply(&outside))
 }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{borrowed, no_derivative, types};
-use crate::as_tensor::as_tensors;
 use crate::grad::vjp;
 use crate::graph::{replay, value_id, visit};
 use crate::hash::IdSet;
@@ -15,7 +14,7 @@ use crate::ops::sharding::AllGather;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::{Kind, all_live, next_id};
-use crate::{AsTensor, Tensor, TensorType};
+use crate::{IntoTree, Tensor, TensorType, Tree};
 
 const CHECKPOINT: &str = "checkpoint";
 
@@ -84,14 +83,14 @@ impl fmt::Debug for Checkpoint {
 /// step takes about a third more time, and a model of many such blocks needs a fraction of the
 /// memory.
 ///
-/// `f` is called once, with the inputs. It may set [`Variable`](crate::Variable)s, which get the
-/// values of the forward pass.
+/// `f` is called once, with the inputs: any [`Tree`](trait@crate::Tree). It may set
+/// [`Variable`](crate::Variable)s, which get the values of the forward pass.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, checkpoint, grad};
 ///
 /// let x = Tensor::from_slice(&[0.5f32, 1.0], [2]);
-/// let y = &checkpoint(|x| vec![x[0].sin().exp()], &[&x])[0];
+/// let y = checkpoint(|x| x.sin().exp(), &x);
 /// let plain = x.sin().exp();
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, plain.eval()?.to_vec::<f32>()?);
 /// let ours = &grad(&y.sum_all(), &[&x])[0];
@@ -100,20 +99,20 @@ impl fmt::Debug for Checkpoint {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn checkpoint(
-    f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-    inputs: &[impl AsTensor],
-) -> Vec<Tensor> {
+pub fn checkpoint<I: IntoTree, T: Tree>(f: impl FnOnce(I::Tree) -> T, inputs: I) -> T {
     let _scope = Scope::open();
-    let inputs = &as_tensors(inputs)[..];
+    let inputs = inputs.into_tree();
+    let outside = inputs.flatten();
     let start = next_id();
-    let results = Scope::outside(|| f(&super::owned(inputs)));
-    if results.is_empty() || all_live(&results).is_err() {
+    let results = Scope::outside(|| f(inputs));
+    let results_of_body = results.flatten();
+    if results_of_body.is_empty() || all_live(&results_of_body).is_err() {
         return results;
     }
-    let (region, mut inputs) = Region::since(CHECKPOINT, start, inputs, &results);
+    let (region, mut inputs) =
+        Region::since(CHECKPOINT, start, &borrowed(&outside), &results_of_body);
     gather_after_the_previous_block(&region, &mut inputs);
-    Tensor::apply_all(Checkpoint(Arc::new(region)), &borrowed(&inputs))
+    results.unflatten(Tensor::apply_all(Checkpoint(Arc::new(region)), &borrowed(&inputs)))
 }
 
 /// Lets the block gather its sharded inputs only after the input of the previous block is computed.

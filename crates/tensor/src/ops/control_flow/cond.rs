@@ -2,38 +2,53 @@
 
 use fulmen_durable::messages::quantity;
 
+use super::borrowed;
 use super::branches::close;
-use super::owned;
-use crate::as_tensor::as_tensors;
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
-use crate::{AsTensor, DType, Tensor};
+use crate::tree::label;
+use crate::{AsTensor, DType, IntoTree, Tensor, Tree};
 
-/// Traces a branch. Everything that it records belongs to the branch, even where it uses no
-/// operand: it is computed only if the branch runs.
-fn trace(
+/// A traced branch: the id of its first node, its parameters, and its results with their names.
+struct TracedBranch {
+    start: u64,
+    parameters: Vec<Tensor>,
+    results: Vec<Tensor>,
+    names: Vec<String>,
+}
+
+/// Traces a branch, and returns its results as a tree, too. Everything that it records belongs to
+/// the branch, even where it uses no operand: it is computed only if the branch runs.
+fn trace<O: Tree, T: Tree>(
     method: &'static str,
-    operands: &[&Tensor],
-    branch: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-) -> (u64, Vec<Tensor>, Vec<Tensor>) {
+    operands: &O,
+    branch: impl FnOnce(O) -> T,
+) -> (TracedBranch, T) {
     let start = next_id();
-    let parameters = parameters(method, "operand", operands.iter().map(|t| t.ty()));
-    let results = Scope::outside(|| branch(&parameters));
-    (start, parameters, results)
+    let outside = operands.flatten();
+    let parameters = parameters(method, "operand", outside.iter().map(Tensor::ty));
+    let tree = Scope::outside(|| branch(operands.unflatten(parameters.iter().cloned())));
+    let traced = TracedBranch { start, parameters, results: tree.flatten(), names: tree.names() };
+    (traced, tree)
 }
 
 fn choose(
     method: &'static str,
     selector: &Tensor,
-    operands: &[&Tensor],
-    traced: Vec<(u64, Vec<Tensor>, Vec<Tensor>)>,
+    operands: &[Tensor],
+    traced: Vec<TracedBranch>,
 ) -> Vec<Tensor> {
-    let first = traced.first().map_or(Vec::new(), |(_, _, results)| results.clone());
+    let Some(TracedBranch { results: first, names, .. }) = traced.first() else {
+        return Vec::new();
+    };
+    let first = first.clone();
+    let names = names.clone();
     let count = first.len();
     Tensor::record_many(method, count, || {
         let mut closed = Vec::new();
-        for (n, (start, parameters, results)) in traced.into_iter().enumerate() {
+        for (n, branch) in traced.into_iter().enumerate() {
+            let TracedBranch { start, parameters, results, names: own_names } = branch;
             all_live(&results)?;
             if results.len() != count {
                 return Err(format!(
@@ -44,9 +59,18 @@ fn choose(
                 )
                 .into());
             }
+            if own_names != names {
+                return Err(format!(
+                    "branch 0 returns {} and branch {n} returns {}; all branches must return the same results",
+                    names.join(", "),
+                    own_names.join(", ")
+                )
+                .into());
+            }
             if let Some(i) = (0..count).find(|&i| results[i].ty() != first[i].ty()) {
                 return Err(format!(
-                    "result {i} is {} in branch 0 and {} in branch {n}; all branches must return the same types",
+                    "{} is {} in branch 0 and {} in branch {n}; all branches must return the same types",
+                    label("result", &names[i]),
                     first[i].ty(),
                     results[i].ty()
                 )
@@ -57,31 +81,31 @@ fn choose(
         if count == 0 {
             return Ok(Vec::new());
         }
-        let (branches, inputs) = close(method, selector, operands, closed);
+        let (branches, inputs) = close(method, selector, &borrowed(operands), closed);
         Ok(branches.apply(&inputs))
     })
 }
 
-/// Poisoned results of `method`, as many as `branch` returns. Only a call of `branch` reveals their
-/// number.
-fn refused(
+/// The tree that `branch` returns, with poisoned tensors. Only a call of `branch` reveals the tree.
+fn refused<O: Tree, T: Tree>(
     method: &'static str,
     refusal: Refusal,
-    operands: &[&Tensor],
-    branch: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-) -> Vec<Tensor> {
+    operands: &O,
+    branch: impl FnOnce(O) -> T,
+) -> T {
     let poisoned = Tensor::refused(method, refusal);
-    let count = Scope::outside(|| branch(&vec![poisoned.clone(); operands.len()])).len();
-    vec![poisoned; count]
+    let poison = &mut |_: &Tensor| poisoned.clone();
+    let operands = operands.map_tensors(poison);
+    Scope::outside(|| branch(operands)).map_tensors(poison)
 }
 
 /// Returns the results of `on_true` if the bool scalar `pred` is true, else those of `on_false`
 /// (JAX's `lax.cond`). The device evaluates `pred` and runs only one branch.
 ///
-/// Both closures are called once, with symbolic tensors for `operands`. They must return the same
-/// number of results, of the same types. They may use tensors from outside. Gradients flow to the
-/// operands and to those tensors, through the branch that ran. The backward pass recomputes that
-/// branch.
+/// Both closures are called once, with symbolic tensors for `operands`: any
+/// [`Tree`](trait@crate::Tree). They must return the same tree of results, of the same types. They
+/// may use tensors from outside, and then need no operands: `()`. Gradients flow to the operands
+/// and to those tensors, through the branch that ran. The backward pass recomputes that branch.
 ///
 /// Poisoned if `pred` is not a bool scalar, or if the types of the results differ. Don't set a
 /// [`Variable`](crate::Variable) in a branch: it would hold a value that exists only within the
@@ -91,23 +115,24 @@ fn refused(
 /// use fulmen_tensor::{Tensor, cond, grad};
 ///
 /// let x = Tensor::scalar(3.0f32);
-/// let y = &cond(&x.gt(0.0), &[&x], |x| vec![&x[0] * &x[0]], |x| vec![-&x[0]])[0];
+/// let y = cond(&x.gt(0.0), &x, |x| &x * &x, |x| -x);
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, [9.0]);
-/// assert_eq!(grad(y, &[&x])[0].eval()?.to_vec::<f32>()?, [6.0]);
+/// assert_eq!(grad(&y, &[&x])[0].eval()?.to_vec::<f32>()?, [6.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn cond(
+pub fn cond<I: IntoTree, T: Tree>(
     pred: impl AsTensor,
-    operands: &[impl AsTensor],
-    on_true: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-    on_false: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-) -> Vec<Tensor> {
+    operands: I,
+    on_true: impl FnOnce(I::Tree) -> T,
+    on_false: impl FnOnce(I::Tree) -> T,
+) -> T {
     let _scope = Scope::open();
     let pred = pred.as_tensor();
-    let operands = &as_tensors(operands)[..];
+    let operands = operands.into_tree();
+    let outside = operands.flatten();
     let check = || {
-        all_live(std::iter::once(pred).chain(operands.iter().copied()))?;
+        all_live(std::iter::once(pred).chain(&outside))?;
         if pred.dtype() != DType::Bool || pred.rank() != 0 {
             let ty = pred.ty();
             return Err(format!(
@@ -118,20 +143,22 @@ pub fn cond(
         Ok(())
     };
     if let Err(refusal) = check() {
-        return refused("cond", refusal, operands, on_true);
+        return refused("cond", refusal, &operands, on_true);
     }
-    let traced = vec![trace("cond", operands, on_true), trace("cond", operands, on_false)];
-    choose("cond", pred, operands, traced)
+    let (on_true, results) = trace("cond", &operands, on_true);
+    let (on_false, _) = trace("cond", &operands, on_false);
+    results.unflatten(choose("cond", pred, &outside, vec![on_true, on_false]))
 }
 
 /// A branch of [`switch`].
-type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
+type Case<'a, O> = &'a dyn Fn(O) -> Vec<Tensor>;
 
 /// Returns the results of `branches[index]` for an integer scalar `index` (JAX's `lax.switch`). An
 /// index below 0 selects the first branch, an index that is too large the last. At most 128
 /// branches are supported.
 ///
-/// Branches, gradients and faults follow the rules of [`cond`].
+/// Branches, gradients and faults follow the rules of [`cond`]. The branches are a list that may be
+/// empty, so each returns a `Vec`.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, switch};
@@ -145,20 +172,21 @@ type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn switch(
+pub fn switch<I: IntoTree>(
     index: impl AsTensor,
-    operands: &[impl AsTensor],
-    branches: &[Case<'_>],
+    operands: I,
+    branches: &[Case<'_, I::Tree>],
 ) -> Vec<Tensor> {
     let _scope = Scope::open();
     let index = index.as_tensor();
-    let operands = &as_tensors(operands)[..];
+    let operands = operands.into_tree();
+    let outside = operands.flatten();
     let Some(&first) = branches.first() else {
         return vec![Tensor::poison("switch", "there are no branches; pass at least one")];
     };
     let last = (branches.len() - 1).min(i8::MAX as usize);
     let check = || {
-        all_live(std::iter::once(index).chain(operands.iter().copied()))?;
+        all_live(std::iter::once(index).chain(&outside))?;
         if !index.dtype().is_integer() || index.rank() != 0 {
             return Err(format!("the index must be an integer scalar, not {}", index.ty()).into());
         }
@@ -172,14 +200,14 @@ pub fn switch(
         Ok(())
     };
     if let Err(refusal) = check() {
-        return refused("switch", refusal, operands, first);
+        return refused("switch", refusal, &operands, first);
     }
     if branches.len() == 1 {
-        return Scope::outside(|| first(&owned(operands)));
+        return Scope::outside(|| first(operands));
     }
     let zero = Tensor::full(index.dtype(), [], 0.0);
     let bound = Tensor::full(index.dtype(), [], last as f64);
     let selector = index.maximum(&zero).minimum(&bound).to_dtype(DType::I32);
-    let traced = branches.iter().map(|branch| trace("switch", operands, branch)).collect();
-    choose("switch", &selector, operands, traced)
+    let traced = branches.iter().map(|branch| trace("switch", &operands, branch).0).collect();
+    choose("switch", &selector, &outside, traced)
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use fulmen_durable::messages::quantity;
 
-use super::{borrowed, owned, types};
-use crate::as_tensor::as_tensors;
+use super::{borrowed, types};
 use crate::lower::Lowering;
 use crate::operation::{Contents, Operation, Vjp};
 use crate::region::Region;
 use crate::scope::{Library, Refusal, Scope};
 use crate::tensor::{all_live, next_id};
-use crate::{AsTensor, Tensor, TensorType};
+use crate::{IntoTree, Tensor, TensorType, Tree};
 
 type Backward = dyn Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync;
 
@@ -98,7 +97,9 @@ impl fmt::Debug for CustomGradient {
 
 /// Computes `forward(inputs)` with a user-defined derivative (PyTorch's `torch.autograd.Function`,
 /// JAX's `jax.custom_vjp`). `backward(inputs, outputs, cotangents)` returns one cotangent for each
-/// input, of the type of that input. The cotangents of integer and boolean inputs are ignored.
+/// input, of the type of that input. The cotangents of integer and boolean inputs are ignored. The
+/// inputs and the outputs are any [`Tree`](trait@crate::Tree); cotangents have the tree of what
+/// they belong to.
 ///
 /// `forward` is called once, with the inputs. `backward` is called whenever a gradient is taken. It
 /// must use the values that it gets as arguments; tensors from outside count as constants.
@@ -111,30 +112,44 @@ impl fmt::Debug for CustomGradient {
 ///
 /// // A step that passes gradients straight through.
 /// let x = Tensor::from_slice(&[-1.5f32, 0.5], [2]);
-/// let y = custom_gradient(&[&x], |x| vec![x[0].sign()], |_, _, cotangents| cotangents.to_vec());
-/// assert_eq!(y[0].eval()?.to_vec::<f32>()?, [-1.0, 1.0]);
-/// assert_eq!(grad(&y[0].sum_all(), &[&x])[0].eval()?.to_vec::<f32>()?, [1.0, 1.0]);
+/// let y = custom_gradient(&x, |x| x.sign(), |_, _, cotangent| cotangent.clone());
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, [-1.0, 1.0]);
+/// assert_eq!(grad(&y.sum_all(), &[&x])[0].eval()?.to_vec::<f32>()?, [1.0, 1.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn custom_gradient(
-    inputs: &[impl AsTensor],
-    forward: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-    backward: impl Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync + 'static,
-) -> Vec<Tensor> {
+pub fn custom_gradient<I, T>(
+    inputs: I,
+    forward: impl FnOnce(I::Tree) -> T,
+    backward: impl Fn(&I::Tree, &T, &T) -> I::Tree + Send + Sync + 'static,
+) -> T
+where
+    I: IntoTree<Tree: Send + Sync + 'static>,
+    T: Tree + Send + Sync + 'static,
+{
     let _scope = Scope::open();
-    let inputs = &as_tensors(inputs)[..];
+    let inputs = inputs.into_tree();
+    let outside = inputs.flatten();
     let start = next_id();
-    let results = Scope::outside(|| forward(&owned(inputs)));
-    if results.is_empty() || all_live(&results).is_err() {
+    let results = Scope::outside(|| forward(inputs.unflatten(outside.iter().cloned())));
+    let results_of_body = results.flatten();
+    if results_of_body.is_empty() || all_live(&results_of_body).is_err() {
         return results;
     }
-    let (region, all) = Region::since("custom_gradient", start, inputs, &results);
+    let (region, all) =
+        Region::since("custom_gradient", start, &borrowed(&outside), &results_of_body);
+    let tree = results.unflatten([]);
+    let backward = move |inputs_now: &[Tensor], outputs: &[Tensor], cotangents: &[Tensor]| {
+        let inputs = inputs.unflatten(inputs_now.iter().cloned());
+        let outputs = tree.unflatten(outputs.iter().cloned());
+        let cotangents = tree.unflatten(cotangents.iter().cloned());
+        backward(&inputs, &outputs, &cotangents).flatten()
+    };
     let operation = CustomGradient {
         region: Arc::new(region),
-        inputs: inputs.len(),
+        inputs: outside.len(),
         backward: Box::new(backward),
         library: Scope::library(),
     };
-    Tensor::apply_all(operation, &borrowed(&all))
+    results.unflatten(Tensor::apply_all(operation, &borrowed(&all)))
 }

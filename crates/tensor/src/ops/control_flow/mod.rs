@@ -4,6 +4,7 @@
 
 mod branches;
 mod call;
+mod carry;
 mod checkpoint;
 mod cond;
 mod custom_gradient;
@@ -84,10 +85,6 @@ fn derivative_inputs(cx: &Vjp<'_>, outside: &[Tensor]) -> Vec<Tensor> {
 /// Poisoned cotangents for `count` inputs of an operation without a derivative.
 fn no_derivative(fault: Fault, count: usize) -> Vec<Option<Tensor>> {
     vec![Some(Tensor::poisoned(fault)); count]
-}
-
-fn owned(tensors: &[&Tensor]) -> Vec<Tensor> {
-    tensors.iter().map(|&t| t.clone()).collect()
 }
 
 fn borrowed(tensors: &[Tensor]) -> Vec<&Tensor> {

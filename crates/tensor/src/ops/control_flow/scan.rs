@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use fulmen_durable::messages::quantity;
 
+use super::carry::Carry;
 use super::scan_derivative::Derivative;
-use super::while_loop::same_carry;
 use super::{Derivatives, borrowed};
-use crate::as_tensor::as_tensors;
 use crate::gradient_flow::active_in_loop;
 use crate::lower::Lowering;
 use crate::operation::{Contents, Operation, RecomputePolicy, RunBody, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
-use crate::{AsTensor, DType, Tensor, TensorType};
+use crate::tree::label;
+use crate::{DType, IntoTree, Tensor, TensorType, Tree};
 
 /// One step. Its parameters are the carry, a slice of each x, and the captured tensors. Its results
 /// are the carry and a slice of each y.
@@ -210,11 +210,10 @@ fn zero(dtype: DType) -> &'static str {
 /// use fulmen_tensor::{Scan, Tensor};
 ///
 /// // Powers of two without xs, stacked in reverse.
-/// let (carry, ys) = Scan::new().length(4).reverse(true).run(&[&Tensor::scalar(1i32)], &[] as &[Tensor], |carry, _| {
-///     (vec![&carry[0] * 2.0], vec![carry[0].clone()])
-/// });
-/// assert_eq!(carry[0].eval()?.to_vec::<i32>()?, [16]);
-/// assert_eq!(ys[0].eval()?.to_vec::<i32>()?, [8, 4, 2, 1]);
+/// let scan = Scan::new().length(4).reverse(true);
+/// let (carry, ys) = scan.run(Tensor::scalar(1i32), (), |carry, ()| (&carry * 2.0, carry));
+/// assert_eq!(carry.eval()?.to_vec::<i32>()?, [16]);
+/// assert_eq!(ys.eval()?.to_vec::<i32>()?, [8, 4, 2, 1]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -228,7 +227,7 @@ pub struct Scan {
 struct TracedStep {
     start: u64,
     parameters: Vec<Tensor>,
-    carry: Vec<Tensor>,
+    carry: Carry,
     ys: Vec<Tensor>,
 }
 
@@ -250,65 +249,78 @@ impl Scan {
 
     /// Runs `f` over the steps; see [`scan`].
     #[track_caller]
-    pub fn run(
+    pub fn run<C: IntoTree, X: IntoTree, Y: Tree>(
         self,
-        init: &[impl AsTensor],
-        xs: &[impl AsTensor],
-        f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
-    ) -> (Vec<Tensor>, Vec<Tensor>) {
+        init: C,
+        xs: X,
+        f: impl FnOnce(C::Tree, X::Tree) -> (C::Tree, Y),
+    ) -> (C::Tree, Y) {
         let _scope = Scope::open();
-        let init = &as_tensors(init)[..];
-        let xs = &as_tensors(xs)[..];
+        let init = init.into_tree();
+        let xs = xs.into_tree();
+        let first = Carry::of(&init);
+        let sequences = xs.flatten();
         let check = || {
-            all_live(init.iter().chain(xs).copied())?;
-            Ok::<_, Refusal>(self.steps(xs)?)
-        };
-        let poisoned = |refusal: Refusal, ys: usize| {
-            let tensor = Tensor::refused("scan", refusal);
-            (vec![tensor.clone(); init.len()], vec![tensor; ys])
+            all_live(first.tensors.iter().chain(&sequences))?;
+            Ok::<_, Refusal>(self.steps(&borrowed(&sequences), &xs.names())?)
         };
         let length = match check() {
             Ok(length) => length,
             Err(refusal) => {
-                // Only the body knows the number of ys.
-                let tensor = Tensor::refused("scan", refusal.clone());
-                let (_, ys) = Scope::outside(|| {
-                    f(&vec![tensor.clone(); init.len()], &vec![tensor; xs.len()])
-                });
-                return poisoned(refusal, ys.len());
+                // Only the body knows the tree of the ys.
+                let poisoned = Tensor::refused("scan", refusal);
+                let poison = &mut |_: &Tensor| poisoned.clone();
+                let carry = init.map_tensors(poison);
+                let x = xs.map_tensors(poison);
+                let (_, ys) = Scope::outside(|| f(carry, x));
+                return (init.map_tensors(poison), ys.map_tensors(poison));
             }
         };
         let start = next_id();
-        let carries = parameters("scan", "carry", init.iter().map(|t| t.ty()));
+        let carries = parameters("scan", "carry", first.tensors.iter().map(Tensor::ty));
         let slice_types: Vec<_> =
-            xs.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
+            sequences.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
         let slices = parameters("scan", "the slice of x", &slice_types);
-        let (carry, ys) = Scope::outside(|| f(&carries, &slices));
-        let traced = TracedStep { start, parameters: [carries, slices].concat(), carry, ys };
-        let count = traced.ys.len();
-        self.close(init, xs, length, traced).unwrap_or_else(|refusal| poisoned(refusal, count))
+        let carry = init.unflatten(carries.iter().cloned());
+        let x = xs.unflatten(slices.iter().cloned());
+        let (carry, ys) = Scope::outside(|| f(carry, x));
+        let traced = TracedStep {
+            start,
+            parameters: [carries, slices].concat(),
+            carry: Carry::of(&carry),
+            ys: ys.flatten(),
+        };
+        match self.close(&first, &borrowed(&sequences), length, traced) {
+            Ok((last, stacked)) => (init.unflatten(last), ys.unflatten(stacked)),
+            Err(refusal) => {
+                let poisoned = Tensor::refused("scan", refusal);
+                let poison = &mut |_: &Tensor| poisoned.clone();
+                (init.map_tensors(poison), ys.map_tensors(poison))
+            }
+        }
     }
 
     /// Builds the loop over a traced step, and returns the last carry and the ys.
     fn close(
         self,
-        init: &[&Tensor],
+        init: &Carry,
         xs: &[&Tensor],
         length: usize,
         traced: TracedStep,
     ) -> Result<(Vec<Tensor>, Vec<Tensor>), Refusal> {
         let TracedStep { start, parameters, carry, ys } = traced;
-        all_live(carry.iter().chain(&ys))?;
-        same_carry(init, &carry)?;
+        all_live(carry.tensors.iter().chain(&ys))?;
+        init.same(&carry)?;
+        let init = &init.tensors[..];
         if length == 0 {
             let empty =
                 ys.iter().map(|y| Tensor::zeros(y.dtype(), stack_type(0, y.ty()).shape)).collect();
-            return Ok((init.iter().map(|&t| t.clone()).collect(), empty));
+            return Ok((init.to_vec(), empty));
         }
         if init.is_empty() && ys.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
-        let results: Vec<Tensor> = carry.into_iter().chain(ys).collect();
+        let results: Vec<Tensor> = carry.tensors.into_iter().chain(ys).collect();
         // An x that no step uses is not an input, so that nothing depends on it.
         let is_used = |slice: &Tensor| results.iter().any(|result| result.depends_on(slice));
         let (carries, slices) = parameters.split_at(init.len());
@@ -317,7 +329,7 @@ impl Scan {
         let parameters = carries.iter().chain(slices.iter().copied()).cloned().collect();
         let (region, captures) = Region::close("scan", start, parameters, &results);
         let inputs: Vec<Tensor> =
-            init.iter().chain(&xs).map(|&t| t.clone()).chain(captures).collect();
+            init.iter().chain(xs.iter().copied()).cloned().chain(captures).collect();
         let step = Step::new(region, init.len(), xs.len());
         let mut outputs =
             Loop { step, residuals: Vec::new(), length, reverse: self.reverse }.apply(&inputs);
@@ -327,21 +339,25 @@ impl Scan {
     }
 
     /// The number of steps, or an error message.
-    fn steps(&self, xs: &[&Tensor]) -> Result<usize, String> {
+    fn steps(&self, xs: &[&Tensor], names: &[String]) -> Result<usize, String> {
         let mut length = self.length;
-        for (i, x) in xs.iter().enumerate() {
+        for (x, name) in xs.iter().zip(names) {
+            let name = label("x", name);
             let Some(&size) = x.shape().first() else {
                 return Err(format!(
-                    "x {i} is a scalar, {}; a scan iterates over the first axis of each x",
+                    "{name} is a scalar, {}; a scan iterates over the first axis of each x",
                     x.ty()
                 ));
             };
             let expected = *length.get_or_insert(size);
             if expected != size {
+                let other = match self.length {
+                    Some(_) => "the length is".to_owned(),
+                    None => format!("{} has", label("x", &names[0])),
+                };
                 return Err(format!(
-                    "x {i}, {}, has {size} slices along its first axis, and {} {expected}; the numbers must be equal",
+                    "{name}, {}, has {size} slices along its first axis, and {other} {expected}; the numbers must be equal",
                     x.ty(),
-                    if self.length.is_some() { "the length is" } else { "x 0 has" }
                 ));
             }
         }
@@ -363,15 +379,16 @@ impl Scan {
 /// the ys of all steps stacked along a new first axis.
 ///
 /// `f` is called once, with symbolic tensors. A program contains its body once, however many steps
-/// there are: a model of many equal layers compiles as fast as a single layer. The types of the
-/// carry must not change. `f` may use tensors from outside.
+/// there are: a model of many equal layers compiles as fast as a single layer. The carry, xs and ys
+/// are any [`Tree`](trait@crate::Tree), and the types of the carry must not change. `f` may use
+/// tensors from outside.
 ///
 /// Gradients flow to `init`, `xs` and the tensors from outside. The backward pass is a scan in the
 /// other direction. The forward pass keeps what the backward pass needs of each step, unless a step
 /// uses [`checkpoint`](super::checkpoint()).
 ///
-/// To scan without a carry, use [`map`](super::map()) or pass `&[] as &[Tensor]`. To scan without
-/// xs or in reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the
+/// To scan without a carry, use [`map`](super::map()) or pass `()`. To scan without xs or in
+/// reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the
 /// type of the carry changes. Don't set a [`Variable`](crate::Variable) in `f`: it would hold a
 /// value that exists only within a step. Pass the value on as a carry instead. A random key from
 /// outside gives the same numbers in each step: fold the number of the step into the key.
@@ -380,19 +397,19 @@ impl Scan {
 /// use fulmen_tensor::{Tensor, grad, scan};
 ///
 /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
-/// let (sum, sums) = scan(&[&Tensor::scalar(0.0f32)], &[&x], |sum, x| {
-///     let sum = &sum[0] + &x[0] * &x[0];
-///     (vec![sum.clone()], vec![sum])
+/// let (sum, sums) = scan(Tensor::scalar(0.0f32), &x, |sum, x| {
+///     let sum = sum + &x * &x;
+///     (sum.clone(), sum)
 /// });
-/// assert_eq!(sums[0].eval()?.to_vec::<f32>()?, [1.0, 5.0, 14.0]);
-/// assert_eq!(grad(&sum[0], &[&x])[0].eval()?.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+/// assert_eq!(sums.eval()?.to_vec::<f32>()?, [1.0, 5.0, 14.0]);
+/// assert_eq!(grad(&sum, &[&x])[0].eval()?.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn scan(
-    init: &[impl AsTensor],
-    xs: &[impl AsTensor],
-    f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
-) -> (Vec<Tensor>, Vec<Tensor>) {
+pub fn scan<C: IntoTree, X: IntoTree, Y: Tree>(
+    init: C,
+    xs: X,
+    f: impl FnOnce(C::Tree, X::Tree) -> (C::Tree, Y),
+) -> (C::Tree, Y) {
     Scan::new().run(init, xs, f)
 }

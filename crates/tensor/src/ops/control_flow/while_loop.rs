@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use fulmen_durable::messages::quantity;
 
+use super::carry::Carry;
 use super::{Body, borrowed, join, types};
-use crate::as_tensor::as_tensors;
 use crate::gradient_flow::active_in_loop;
 use crate::lower::Lowering;
 use crate::operation::{Contents, Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
-use crate::{AsTensor, DType, Tensor, TensorType};
+use crate::{DType, IntoTree, Tensor, TensorType, Tree};
 
 /// The inputs are the carry, then the tensors that the condition and the body capture.
 struct While {
@@ -77,8 +77,9 @@ impl fmt::Debug for WhileLoop {
 /// last carry (JAX's `lax.while_loop`). The loop runs on the device; the number of steps may depend
 /// on values.
 ///
-/// Both closures are called once, with symbolic tensors. `cond` returns a bool scalar; `body`
-/// returns a carry of the same types. Both may use tensors from outside.
+/// The carry is any [`Tree`](trait@crate::Tree). Both closures are called once, with symbolic
+/// tensors. `cond` returns a bool scalar; `body` returns a carry of the same types. Both may use
+/// tensors from outside.
 ///
 /// The loop has no derivative: a gradient through it is poisoned; see [`grad`](crate::grad()).
 /// Poisoned if the condition is not a bool scalar, or if the types of the carry change.
@@ -87,32 +88,34 @@ impl fmt::Debug for WhileLoop {
 /// use fulmen_tensor::{Tensor, while_loop};
 ///
 /// let n = Tensor::scalar(27i32);
-/// let collatz = while_loop(
-///     &[&n, &Tensor::scalar(0i32)],
-///     |c| c[0].ne(1.0),
-///     |c| {
-///         let odd = c[0].and(1.0).eq(1.0);
-///         vec![odd.select(&(&c[0] * 3.0 + 1.0), &(&c[0] / 2.0)), &c[1] + 1.0]
+/// let (_, steps) = while_loop(
+///     (n, Tensor::scalar(0i32)),
+///     |(n, _)| n.ne(1.0),
+///     |(n, steps)| {
+///         let odd = n.and(1.0).eq(1.0);
+///         (odd.select(&n * 3.0 + 1.0, &n / 2.0), steps + 1.0)
 ///     },
 /// );
-/// assert_eq!(collatz[1].eval()?.to_vec::<i32>()?, [111]);
+/// assert_eq!(steps.eval()?.to_vec::<i32>()?, [111]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn while_loop(
-    init: &[impl AsTensor],
-    cond: impl FnOnce(&[Tensor]) -> Tensor,
-    body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-) -> Vec<Tensor> {
-    Tensor::record_many("while_loop", init.len(), || {
-        let init = &as_tensors(init)[..];
-        all_live(init.iter().copied())?;
-        if init.is_empty() {
+pub fn while_loop<C: IntoTree>(
+    init: C,
+    cond: impl FnOnce(C::Tree) -> Tensor,
+    body: impl FnOnce(C::Tree) -> C::Tree,
+) -> C::Tree {
+    let init = init.into_tree();
+    let first = Carry::of(&init);
+    let last = Tensor::record_many("while_loop", first.tensors.len(), || {
+        all_live(&first.tensors)?;
+        if first.tensors.is_empty() {
             return Ok(Vec::new());
         }
+        let types = || first.tensors.iter().map(Tensor::ty);
         let start = next_id();
-        let before = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
-        let condition = Scope::outside(|| cond(&before));
+        let before = parameters("while_loop", "carry", types());
+        let condition = Scope::outside(|| cond(init.unflatten(before.iter().cloned())));
         if condition.live()?.dtype() != DType::Bool || condition.rank() != 0 {
             let ty = condition.ty();
             return Err(format!(
@@ -120,37 +123,20 @@ pub fn while_loop(
             )
             .into());
         }
-        let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
-        let results = Scope::outside(|| body(&carry));
-        all_live(&results)?;
-        same_carry(init, &results)?;
+        let carry = parameters("while_loop", "carry", types());
+        let next = Scope::outside(|| body(init.unflatten(carry.iter().cloned())));
+        let next = Carry::of(&next);
+        all_live(&next.tensors)?;
+        first.same(&next)?;
         let mut closed =
             vec![Region::close("while_loop", start, before, std::slice::from_ref(&condition))];
-        closed.push(Region::close("while_loop", start, carry, &results));
-        let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
-        let mut bodies = join(&mut inputs, 0, init.len(), closed).into_iter();
+        closed.push(Region::close("while_loop", start, carry, &next.tensors));
+        let mut inputs = first.tensors.clone();
+        let mut bodies = join(&mut inputs, 0, first.tensors.len(), closed).into_iter();
         let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else {
             return Ok(Vec::new());
         };
         Ok(Tensor::apply_all(WhileLoop(Arc::new(While { condition, body })), &borrowed(&inputs)))
-    })
-}
-
-/// Checks that a body returns a carry of the same types as `init`.
-pub(super) fn same_carry(init: &[&Tensor], carry: &[Tensor]) -> Result<(), String> {
-    if carry.len() != init.len() {
-        return Err(format!(
-            "the carry enters the body as {} and leaves it as {}; the number must stay the same",
-            quantity(init.len(), "tensor"),
-            carry.len()
-        ));
-    }
-    match init.iter().zip(carry).position(|(before, after)| before.ty() != after.ty()) {
-        Some(i) => Err(format!(
-            "carry {i} enters the body as {} and leaves it as {}; its type must stay the same",
-            init[i].ty(),
-            carry[i].ty()
-        )),
-        None => Ok(()),
-    }
+    });
+    init.unflatten(last)
 }

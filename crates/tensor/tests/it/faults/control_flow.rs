@@ -9,7 +9,7 @@ use crate::faults::{check_all, integers, zeros};
 fn branches() {
     let x = zeros([2]);
     let yes = Tensor::zeros(DType::Bool, []);
-    let same = |v: &[Tensor]| v.to_vec();
+    let same = |v: Vec<Tensor>| v;
     check_all(
         [
             cond(&x, &[&x], same, same).remove(0),
@@ -33,20 +33,17 @@ fn branches() {
 #[test]
 fn loops() {
     let x = zeros([2]);
-    let same = |v: &[Tensor]| v.to_vec();
+    let same = |v: Vec<Tensor>| v;
     check_all(
         [
             while_loop(&[&x], |v| v[0].clone(), same).remove(0),
             while_loop(&[&x], |v| v[0].lt(1.0), same).remove(0),
             while_loop(&[&x], |v| v[0].sum_all().lt(1.0), |v| vec![v[0].sum_all()]).remove(0),
             fori_loop(0, 3, &[&x], |_, v| vec![v[0].to_dtype(DType::I32)]).remove(0),
-            Scan::new().run(&[&x], &[] as &[Tensor], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
-            Scan::new().run(&[&x], &[&zeros([])], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
-            Scan::new()
-                .run(&[&x], &[&zeros([2]), &zeros([3])], |v, _| (v.to_vec(), Vec::new()))
-                .0
-                .remove(0),
-            Scan::new().run(&[&x], &[&x], |v, x| (vec![v[0].sum_all()], x.to_vec())).0.remove(0),
+            Scan::new().run(&[&x], &[] as &[Tensor], |v, _| (v, ())).0.remove(0),
+            Scan::new().run(&[&x], &[&zeros([])], |v, _| (v, ())).0.remove(0),
+            Scan::new().run(&[&x], &[&zeros([2]), &zeros([3])], |v, _| (v, ())).0.remove(0),
+            Scan::new().run(&[&x], &[&x], |v, x| (vec![v[0].sum_all()], x)).0.remove(0),
             map(|x| vec![x[0].clone() + zeros([3])], &[&zeros([4, 2])]).remove(0),
         ],
         expect![[r#"

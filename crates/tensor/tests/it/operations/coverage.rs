@@ -148,7 +148,9 @@ fn collect_file(path: &Path, prefix: &str, names: &mut BTreeSet<String>) {
         };
         if let Some((name, prefix)) = name {
             let signature = rest.split(" {").next().unwrap();
-            let has_tensor = signature.rsplit_once("->").is_some_and(|(_, ty)| returns_tensors(ty));
+            // A function with a body takes a tree, and returns one.
+            let has_tensor = signature.contains("IntoTree")
+                || signature.rsplit_once("->").is_some_and(|(_, ty)| returns_tensors(ty));
             match name.strip_prefix('$') {
                 _ if !has_tensor => {}
                 Some(_) => {}

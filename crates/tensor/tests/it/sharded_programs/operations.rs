@@ -229,12 +229,12 @@ impl Op {
             Op::TopK { k, axis, largest } => x[0].topk_along(*k, *axis, *largest).0,
             Op::Kth { k, axis } => x[0].kthvalue(*k, *axis).0,
             Op::ArgMax { axis } => x[0].argmax(*axis).to_dtype(x[0].dtype()) * 0.1,
-            Op::Checkpoint(body) => body.apply(x, |f, x| checkpoint(f, x)),
-            Op::Call(body) => body.apply(x, |f, x| call("body", x, f)),
+            Op::Checkpoint(body) => body.apply(x, |f, x| checkpoint(|x| f(&x), x)),
+            Op::Call(body) => body.apply(x, |f, x| call("body", x, |x| f(&x))),
             Op::Cond(body) => body.apply(x, |f, x| {
-                let other = |x: &[Tensor]| f(x).into_iter().map(|y| y * 0.5).collect();
+                let other = |x: Vec<Tensor>| f(&x).into_iter().map(|y| y * 0.5).collect();
                 // Centered numbers have the sum 0, up to rounding.
-                cond(x[0].sum_all().gt(0.012_345), x, f, other)
+                cond(x[0].sum_all().gt(0.012_345), x, |x| f(&x), other)
             }),
             Op::Scan { body, reverse } => {
                 let (carry, ys) =

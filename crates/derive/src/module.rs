@@ -1,18 +1,21 @@
-//! The implementation that the macro generates.
+//! The implementation of `Module`.
+
+mod attributes;
 
 use std::collections::HashSet;
 
-use proc_macro_crate::{FoundCrate, crate_name};
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::{Data, DeriveInput, Fields, Ident, Index};
 
-use crate::attributes::{Treatment, treatment};
+use self::attributes::{Treatment, treatment};
+use crate::generics::{note_identifiers, with_bound};
+use crate::paths::path_of;
 
 /// The whole `impl Module for …`.
 pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
-    let nn = path_of_nn();
+    let nn = path_of("fulmen-nn", "nn");
     let mut mentioned = HashSet::new();
     let body = match &input.data {
         Data::Struct(data) => {
@@ -51,12 +54,7 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
         }
     };
 
-    let mut generics = input.generics.clone();
-    for parameter in generics.type_params_mut() {
-        if mentioned.contains(&parameter.ident.to_string()) {
-            parameter.bounds.push(syn::parse2(quote!(#nn::Module))?);
-        }
-    }
+    let generics = with_bound(&input.generics, &mentioned, &quote!(#nn::Module))?;
     let name = &input.ident;
     let (parameters, arguments, bounds) = generics.split_for_impl();
     Ok(quote! {
@@ -103,35 +101,4 @@ fn visits(
         statements.extend(quote!(visit.child(#name, #member);));
     }
     Ok(statements)
-}
-
-fn note_identifiers(tokens: TokenStream, into: &mut HashSet<String>) {
-    for token in tokens {
-        match token {
-            TokenTree::Ident(name) => {
-                into.insert(name.to_string());
-            }
-            TokenTree::Group(group) => note_identifiers(group.stream(), into),
-            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
-        }
-    }
-}
-
-/// The path of `fulmen-nn` in the deriving crate: its own dependency, or through `fulmen`.
-fn path_of_nn() -> TokenStream {
-    let named = |name: &str| Ident::new(name, Span::call_site());
-    // Both crates name themselves (`extern crate self`), so that their own tests and examples find
-    // the same path.
-    match (crate_name("fulmen-nn"), crate_name("fulmen")) {
-        (Ok(FoundCrate::Name(name)), _) => {
-            let name = named(&name);
-            quote!(::#name)
-        }
-        (Ok(FoundCrate::Itself), _) | (Err(_), Err(_)) => quote!(::fulmen_nn),
-        (Err(_), Ok(FoundCrate::Name(name))) => {
-            let name = named(&name);
-            quote!(::#name::nn)
-        }
-        (Err(_), Ok(FoundCrate::Itself)) => quote!(::fulmen::nn),
-    }
 }

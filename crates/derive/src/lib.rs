@@ -1,9 +1,13 @@
-//! `#[derive(Module)]`: shows a module's fields, by name, to a visitor.
+//! `#[derive(Module)]` shows a module's fields, by name, to a visitor, and `#[derive(Tree)]` makes a
+//! struct of tensors a tree.
 //!
-//! Only the macro. `fulmen-nn`, which re-exports it, documents modules and visitors.
+//! Only the macros. `fulmen-nn` and `fulmen-tensor`, which re-export them, document modules,
+//! visitors and trees.
 
-mod attributes;
-mod expand;
+mod generics;
+mod module;
+mod paths;
+mod tree;
 
 use proc_macro::TokenStream;
 
@@ -25,5 +29,17 @@ use proc_macro::TokenStream;
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);
-    expand::expand(&input).unwrap_or_else(|error| error.to_compile_error()).into()
+    module::expand(&input).unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+/// Implements `Tree` and `IntoTree` for a struct whose fields are trees. The name of a field is the
+/// name of its part of the tree; the fields of a tuple struct are called `0`, `1`, …
+///
+/// | attribute | effect |
+/// | --- | --- |
+/// | `#[tree(skip)]` | the field does not belong to the tree: it is cloned |
+#[proc_macro_derive(Tree, attributes(tree))]
+pub fn derive_tree(input: TokenStream) -> TokenStream {
+    let input = syn::parse_macro_input!(input as syn::DeriveInput);
+    tree::expand(&input).unwrap_or_else(|error| error.to_compile_error()).into()
 }

@@ -1,0 +1,208 @@
+//! Trees as arguments and results of bodies, and the names in messages about them.
+
+use fulmen_tensor::{
+    DType, IntoTree, Tensor, Tree, call, checkpoint, cond, custom_gradient, fori_loop, grad, map,
+    scan, switch, while_loop,
+};
+
+#[derive(Clone, Tree)]
+struct State {
+    position: Tensor,
+    layers: Vec<(Tensor, Tensor)>,
+    bias: Option<Tensor>,
+    #[tree(skip)]
+    label: &'static str,
+}
+
+#[derive(Tree)]
+struct Pair<A, B>(A, B);
+
+fn scalar(value: f32) -> Tensor {
+    Tensor::scalar(value)
+}
+
+fn state(bias: bool) -> State {
+    State {
+        position: scalar(1.0),
+        layers: vec![(scalar(2.0), scalar(3.0)), (scalar(4.0), scalar(5.0))],
+        bias: bias.then(|| scalar(6.0)),
+        label: "kept",
+    }
+}
+
+/// All values of a tree of scalars.
+fn values(tree: &impl Tree) -> Vec<f64> {
+    tree.flatten().iter().map(|tensor| tensor.eval().unwrap().to_f64()[0]).collect()
+}
+
+/// The one message of all tensors of a tree.
+fn message(tree: &impl Tree) -> String {
+    let mut messages: Vec<String> = tree
+        .flatten()
+        .iter()
+        .map(|tensor| tensor.fault().expect("a mistake").message().to_owned())
+        .collect();
+    messages.dedup();
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    messages.remove(0)
+}
+
+#[test]
+fn a_tree_has_names_and_gets_other_tensors() {
+    let names = ["position", "layers.0.0", "layers.0.1", "layers.1.0", "layers.1.1"];
+    assert_eq!(state(false).names(), names);
+    assert_eq!(state(true).names()[5], "bias");
+    assert_eq!(values(&state(true)), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let doubled = state(true).map_tensors(&mut |x| x * 2.0);
+    assert_eq!(values(&doubled), [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+    assert_eq!(doubled.label, "kept");
+    // Too few tensors leave the rest.
+    assert_eq!(values(&state(false).unflatten([scalar(9.0)])), [9.0, 2.0, 3.0, 4.0, 5.0]);
+
+    assert_eq!(scalar(1.0).names(), [""]);
+    assert!(().names().is_empty() && None::<Tensor>.names().is_empty());
+    let nested = Pair([scalar(1.0), scalar(2.0)], Pair(scalar(3.0), ()));
+    assert_eq!(nested.names(), ["0.0", "0.1", "1.0"]);
+}
+
+#[test]
+fn arguments_become_trees() {
+    let x = scalar(1.0);
+    let list = vec![&x, &x];
+    let of_slice: Vec<Tensor> = list[..].into_tree();
+    let of_list: Vec<Tensor> = (&list).into_tree();
+    let of_borrowed_array: Vec<Tensor> = (&[&x, &x]).into_tree();
+    let of_array: [Tensor; 2] = [&x, &x].into_tree();
+    let (a, b): (Tensor, Option<Tensor>) = (&x, Some(&x)).into_tree();
+    for tensor in
+        [of_slice, of_list, of_borrowed_array, of_array.to_vec(), vec![a], b.into_iter().collect()]
+            .concat()
+    {
+        assert!(tensor.is(&x));
+    }
+}
+
+#[test]
+fn every_function_with_a_body_takes_and_returns_trees() {
+    let yes = Tensor::scalar(true);
+    let double = |state: State| state.map_tensors(&mut |x| x * 2.0);
+    let doubled = [2.0, 4.0, 6.0, 8.0, 10.0];
+    let chosen = cond(&yes, state(false), double, |state| state);
+    assert_eq!((values(&chosen), chosen.label), (doubled.to_vec(), "kept"));
+    let chosen = cond(yes.not(), state(false), double, |state| state);
+    assert_eq!(values(&chosen), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(values(&call("double", state(false), double)), doubled);
+    assert_eq!(values(&checkpoint(double, state(false))), doubled);
+    let selected = switch(
+        Tensor::scalar(1),
+        state(false),
+        &[&|state: State| vec![state.position], &|state: State| {
+            vec![state.position + state.layers[1].1.clone()]
+        }],
+    );
+    assert_eq!(values(&selected), [6.0]);
+
+    let last = while_loop(
+        (state(false), Tensor::scalar(0)),
+        |(_, step)| step.lt(3.0),
+        |(state, step)| (double(state), step + 1.0),
+    );
+    assert_eq!(values(&last.0), [8.0, 16.0, 24.0, 32.0, 40.0]);
+    let last = fori_loop(0, 2, state(true), |_, state| double(state));
+    assert_eq!(values(&last), [4.0, 8.0, 12.0, 16.0, 20.0, 24.0]);
+    let last = fori_loop(0, Tensor::scalar(2), state(false), |_, state| double(state));
+    assert_eq!(values(&last), [4.0, 8.0, 12.0, 16.0, 20.0]);
+
+    let xs = (Tensor::arange(DType::F32, 3), Tensor::arange(DType::F32, 3));
+    let (last, ys) = scan(state(false), xs.clone(), |mut state, (a, b)| {
+        state.position = state.position + &a;
+        (state, Pair(a, vec![b]))
+    });
+    assert_eq!(values(&last), [4.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(ys.0.eval().unwrap().to_f64(), [0.0, 1.0, 2.0]);
+    assert_eq!(ys.1[0].eval().unwrap().to_f64(), [0.0, 1.0, 2.0]);
+    let sums = map(|(a, b)| [&a + &b, a - b], xs);
+    assert_eq!(sums[0].eval().unwrap().to_f64(), [0.0, 2.0, 4.0]);
+    assert_eq!(sums[1].eval().unwrap().to_f64(), [0.0; 3]);
+}
+
+#[test]
+fn cotangents_have_the_tree_of_the_inputs() {
+    let inputs = state(true);
+    let outputs = custom_gradient(
+        inputs.clone(),
+        |state| Pair(state.position * 2.0, state.bias),
+        |inputs, outputs, cotangents| {
+            let mut cotangents_of_inputs = inputs.map_tensors(&mut Tensor::zeros_like);
+            // Not the true derivative.
+            cotangents_of_inputs.position = &cotangents.0 * 10.0 + &outputs.0;
+            cotangents_of_inputs.bias = cotangents.1.clone();
+            cotangents_of_inputs
+        },
+    );
+    let loss = outputs.0 + outputs.1.unwrap() * 3.0;
+    let gradients = grad(&loss, &inputs.flatten());
+    assert_eq!(values(&gradients), [12.0, 0.0, 0.0, 0.0, 0.0, 3.0]);
+}
+
+#[test]
+fn mistakes_name_the_tensors_of_a_tree() {
+    let yes = Tensor::scalar(true);
+    let wide = |mut state: State| {
+        state.layers[1].0 = Tensor::zeros(DType::F32, [2]);
+        state
+    };
+    let longer = |mut state: State| {
+        let last = state.layers[1].clone();
+        state.layers.push(last);
+        state
+    };
+    let renamed = |mut state: State| {
+        state.bias = Some(state.layers[1].0.clone());
+        state.layers[1] = (scalar(0.0), scalar(0.0));
+        state.layers.truncate(2);
+        state
+    };
+    let branches = message(&cond(&yes, state(false), |state| state, wide));
+    assert!(
+        branches.starts_with("result layers.1.0 is f32[] in branch 0 and f32[2] in branch 1"),
+        "{branches}"
+    );
+    let single = message(&cond(&yes, (), |()| scalar(0.0), |()| Tensor::zeros(DType::F32, [2])));
+    assert!(single.starts_with("the result is f32[] in branch 0"), "{single}");
+    let other = message(&cond(
+        &yes,
+        (),
+        |()| (vec![scalar(0.0); 2], vec![scalar(0.0)]),
+        |()| (vec![scalar(0.0)], vec![scalar(0.0); 2]),
+    ));
+    assert!(
+        other.starts_with("branch 0 returns 0.0, 0.1, 1.0 and branch 1 returns 0.0, 1.0, 1.1"),
+        "{other}"
+    );
+
+    let looped = |body: fn(State) -> State| {
+        let xs = Tensor::zeros(DType::F32, [3]);
+        let scanned = scan(state(false), &xs, |state, _| (body(state), ())).0;
+        let repeated = while_loop(state(false), |_| Tensor::scalar(false), body);
+        let messages = [message(&scanned), message(&repeated)];
+        assert_eq!(messages[0], messages[1]);
+        messages[0].clone()
+    };
+    let carried = looped(wide);
+    assert!(
+        carried.starts_with("carry layers.1.0 enters the body as f32[] and leaves it as f32[2]"),
+        "{carried}"
+    );
+    let more = looped(longer);
+    assert!(more.contains("enters the body as 5 tensors and leaves it as 7"), "{more}");
+    let other = looped(renamed);
+    assert!(other.contains("as 5 tensors and leaves it as 6"), "{other}");
+
+    let unequal = (Tensor::zeros(DType::F32, [3]), Pair(Tensor::zeros(DType::F32, [4]), ()));
+    let xs = message(&map(|(x, _)| x, unequal));
+    assert!(
+        xs.starts_with("x 1.0, f32[4], has 4 slices along its first axis, and x 0 has 3"),
+        "{xs}"
+    );
+}
