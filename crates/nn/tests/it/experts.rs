@@ -18,11 +18,15 @@ fn layer(case: &Value) -> MixtureOfExperts {
     if how["normalize"].is_boolean() {
         moe = moe.normalize(flag(&how["normalize"]));
     }
-    if how["sigmoid"].is_boolean() {
+    if how["groups"].is_array() {
         let (groups, used) = pair(&how["groups"]);
-        let scale = how["scale"].as_f64().unwrap();
-        moe =
-            moe.scores(RouterScores::Sigmoid).balance_bias(true).groups(groups, used).scale(scale);
+        moe = moe.groups(groups, used).scale(how["scale"].as_f64().unwrap());
+    }
+    if how["scores_per_group"].is_u64() {
+        moe = moe.scores_per_group(count(&how["scores_per_group"]));
+    }
+    if how["sigmoid"].is_boolean() {
+        moe = moe.scores(RouterScores::Sigmoid).balance_bias(true);
         let bias: Vec<f32> = numbers(&how["bias"]).iter().map(|&b| b as f32).collect();
         let buffer = moe.gate.e_score_correction_bias.as_ref().unwrap();
         buffer.set(Tensor::from_slice(&bias, [bias.len()]));
@@ -73,8 +77,8 @@ fn outputs_gradients_and_losses_are_those_of_transformers() {
         let number = |name: &str| vec![case[name].as_f64().unwrap()];
         expected.numbers(named("z"), &routing.z_loss(), number("z"));
         expected.numbers(named("dropped"), &routing.dropped, number("dropped"));
-        if !case["how"]["sigmoid"].is_boolean() {
-            // transformers has no such loss for sigmoid scores.
+        if !case["how"]["groups"].is_array() {
+            // transformers has no such loss for groups of experts.
             expected.numbers(named("balance"), &routing.load_balancing_loss(), number("balance"));
         }
         let parameters = moe.parameters();
@@ -262,6 +266,11 @@ fn what_experts_cannot_do_is_told() {
     check(moe().top_k(7), "top_k is 7, but a token selects from 6 experts");
     check(moe().top_k(0), "it must be from 1 to 6");
     check(moe().groups(4, 1), "6 experts in 4 groups, and a token uses 1 groups");
+    check(
+        moe().groups(3, 1).scores_per_group(3),
+        "6 experts in 3 groups, and a token uses 1 groups: the groups must be equal, have at least 3 experts",
+    );
+    check(moe().groups(3, 1).scores_per_group(0), "scores_per_group is 0; it must be at least 1");
     check(moe().groups(3, 1).top_k(3), "top_k is 3, but a token selects from 2 experts");
     check(moe().capacity_factor(0.0), "the capacity factor is 0; it must be above 0");
     check(moe().block_size(0), "the block size is 0");

@@ -3,6 +3,7 @@
 
 import torch
 import transformers
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Moe
 from transformers.models.dots1.modeling_dots1 import Dots1MoE
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
@@ -23,6 +24,13 @@ def blocks():
     config = transformers.Dots1Config(n_group=4, topk_group=2, routed_scaling_factor=2.5, **dots)
     how = {"experts": 8, "sigmoid": True, "groups": [4, 2], "scale": 2.5, "shared": 5, "gated": False}
     yield "sigmoid_groups", Dots1MoE(config), how
+
+
+def deepseek_v2():
+    deepseek = dict(moe_intermediate_size=INNER, n_routed_experts=8, n_shared_experts=1, **SIZES)
+    config = transformers.DeepseekV2Config(topk_method="group_limited_greedy", n_group=4, topk_group=2, routed_scaling_factor=2.5, **deepseek)
+    how = {"experts": 8, "normalize": False, "groups": [4, 2], "scores_per_group": 1, "scale": 2.5, "shared": 5, "gated": False}
+    return "best_of_groups", DeepseekV2Moe(config), how
 
 
 def by_capacity(x, ids, weights, module, places):
@@ -77,4 +85,5 @@ def experts():
     # 9 tokens with 2 of 4 experts: 4.5 tokens for each.
     for label, factor, places in [("some", 0.7, 4), ("all", 2.0, 9)]:
         cases.append(made(f"capacity_{label}", MixtralSparseMoeBlock(config), {"experts": 4}, (factor, places)))
+    cases.append(made(*deepseek_v2()))
     write("experts", cases, transformers=transformers.__version__)

@@ -211,10 +211,35 @@ impl MixtureOfExperts {
         self
     }
 
-    /// Experts are in `groups` equal groups. A token may use `used` of them: those whose two best
-    /// scores have the largest sum.
+    /// Experts are in `groups` equal groups. A token may use `used` of them: those whose best scores
+    /// have the largest sum. [`scores_per_group`](MixtureOfExperts::scores_per_group) is their number,
+    /// initially two.
     pub fn groups(mut self, groups: usize, used: usize) -> MixtureOfExperts {
         self.gate.groups = (groups > 1).then_some((groups, used));
+        self
+    }
+
+    /// The number of scores that a group of experts is judged by, the best ones: 2 in DeepSeek-V3, 1 in
+    /// DeepSeek-V2. Initially 2. Without [`groups`](MixtureOfExperts::groups), it has no effect.
+    ///
+    /// ```
+    /// use fulmen_nn::{MixtureOfExperts, Module};
+    /// use fulmen_tensor::Tensor;
+    ///
+    /// let moe = MixtureOfExperts::new(1, 2, 4).top_k(1).groups(2, 1);
+    /// moe.initialize(0);
+    /// // The second group has the best score, the first one has the best two.
+    /// moe.gate.weight.set(Tensor::from_slice(&[2.0f32, 2.0, 2.1, -9.0], [4, 1]));
+    /// let selected = |moe: &MixtureOfExperts| {
+    ///     let (_, routing) = moe.forward_with_routing(Tensor::from_slice(&[1.0f32], [1, 1]));
+    ///     routing.experts.eval()?.to_vec::<i32>()
+    /// };
+    /// assert!(selected(&moe)?[0] < 2);
+    /// assert_eq!(selected(&moe.scores_per_group(1))?, [2]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn scores_per_group(mut self, scores: usize) -> MixtureOfExperts {
+        self.gate.scores_per_group = scores;
         self
     }
 

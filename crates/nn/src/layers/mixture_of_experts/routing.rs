@@ -1,6 +1,7 @@
 //! [`Router`]: which experts compute a token, and with which weights. [`Routing`] has the losses that
 //! keep experts equally busy.
 
+use fulmen_durable::messages::quantity;
 use fulmen_tensor::{DType, Refusal, Tensor, autocast};
 
 use crate::layers::linear::bias_init;
@@ -36,6 +37,8 @@ pub struct Router {
     /// The number of groups of experts, and of those that a token may use.
     #[module(skip)]
     pub(super) groups: Option<(usize, usize)>,
+    /// The number of scores of a group that count.
+    pub(super) scores_per_group: usize,
     pub(super) scale: f64,
     pub(super) experts: usize,
 }
@@ -51,6 +54,7 @@ impl Router {
             normalize: true,
             scores: RouterScores::Softmax,
             groups: None,
+            scores_per_group: 2,
             scale: 1.0,
             experts,
         }
@@ -58,15 +62,20 @@ impl Router {
 
     /// Rejects settings that contradict each other.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Router { experts, top_k, .. } = *self;
+        let Router { experts, top_k, scores_per_group, .. } = *self;
         let of_groups = match self.groups {
             None => experts,
             Some((groups, used)) => {
                 let size = experts.checked_div(groups).unwrap_or(0);
-                if size < 2 || groups * size != experts || used == 0 || used > groups {
+                if scores_per_group == 0 {
+                    return Err("scores_per_group is 0; it must be at least 1".into());
+                }
+                let is_equal = groups * size == experts;
+                if !is_equal || size < scores_per_group || used == 0 || used > groups {
+                    let least = quantity(scores_per_group, "expert");
                     return Err(format!(
                         "{experts} experts in {groups} groups, and a token uses {used} groups: the groups must be equal, \
-                         have at least 2 experts, and be at least as many as are used"
+                         have at least {least}, and be at least as many as are used"
                     ));
                 }
                 used * size
@@ -92,7 +101,7 @@ impl Router {
             choice = choice + bias.get().to_dtype(scores.dtype());
         }
         if let Some((groups, used)) = self.groups {
-            choice = within_groups(&choice, groups, used);
+            choice = within_groups(&choice, groups, used, self.scores_per_group);
         }
         let (_, experts) = choice.topk(self.top_k);
         let experts = experts.to_dtype(DType::I32);
@@ -139,11 +148,11 @@ impl Router {
     }
 }
 
-/// The scores, and −∞ in the groups that a token does not use. It uses those whose two best scores
+/// The scores, and −∞ in the groups that a token does not use. It uses those whose best `count` scores
 /// have the largest sum.
-fn within_groups(choice: &Tensor, groups: usize, used: usize) -> Tensor {
+fn within_groups(choice: &Tensor, groups: usize, used: usize, count: usize) -> Tensor {
     let by_group = choice.unflatten(-1, &[groups as isize, -1]);
-    let best = by_group.topk(2).0.sum(-1);
+    let best = by_group.topk(count).0.sum(-1);
     let (_, selected) = best.topk(used);
     let is_used = selected.one_hot(groups).any(-2);
     let hidden = Tensor::full(choice.dtype(), [], f64::NEG_INFINITY);
