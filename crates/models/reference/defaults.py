@@ -25,6 +25,8 @@ FOLDER = Path(__file__).parent / "defaults"
 
 DECODER = dict(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8)
 ENCODER = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, max_position_embeddings=12)
+DEEPSEEK = DECODER | dict(num_key_value_heads=4, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, q_lora_rank=6, moe_intermediate_size=8)
+DEEPSEEK.pop("head_dim")
 T5 = dict(vocab_size=VOCABULARY, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4)
 MARIAN = dict(vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24, decoder_ffn_dim=20, encoder_attention_heads=4, decoder_attention_heads=2, pad_token_id=1)
 VIT = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, image_size=12, patch_size=4)
@@ -48,6 +50,13 @@ BASES = {
     "vit": (transformers.ViTForImageClassification, "vit", VIT),
     "convnext": (transformers.ConvNextForImageClassification, "convnext", dict(hidden_sizes=[4, 6, 8, 10], depths=[1, 1, 1, 1])),
 }
+
+# Behind the others, whose seeds are their numbers.
+LATER_BASES = {
+    "deepseek_v2": (transformers.DeepseekV2ForCausalLM, "deepseek_v2", DEEPSEEK | dict(n_routed_experts=8, num_experts_per_tok=2)),
+    "deepseek_v3": (transformers.DeepseekV3ForCausalLM, "deepseek_v3", DEEPSEEK | dict(n_routed_experts=16, num_hidden_layers=4)),
+}
+ALL_BASES = BASES | LATER_BASES
 
 # By name: the base, and keys that are added to its config.
 MORE = {
@@ -75,6 +84,13 @@ MORE = {
     "llama yarn": ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 32}}),
     "qwen3 old yarn": ("qwen3", {"rope_theta": 100.0, "rope_scaling": YARN}),
     "gemma3 yarn of one": ("gemma3", {"sliding_window_pattern": 2, "rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 300.0, "factor": 2.0, "original_max_position_embeddings": 64}}}),
+}
+
+LATER = {name: (name, {}) for name in LATER_BASES} | {
+    "deepseek_v2 groups": ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 1}),
+    "deepseek_v2 yarn": ("deepseek_v2", {"rope_theta": 100.0, "rope_scaling": YARN}),
+    "deepseek_v3 halves": ("deepseek_v3", {"rope_interleave": False}),
+    "deepseek_v3 linear": ("deepseek_v3", {"rope_scaling": {"type": "linear", "factor": 4.0, "mscale_all_dim": 1.0}}),
 }
 
 
@@ -117,16 +133,16 @@ def write():
     inputs = {"input_ids": ids(51), "decoder_input_ids": ids(52)}
     inputs |= {"pixel_values": torch.rand(2, 3, 12, 12, generator=generator) - 0.5, "large": torch.rand(1, 3, 32, 32, generator=generator) - 0.5}
     cases, expected, classes = {}, {}, {}
-    all_cases = {name: (name, {}) for name in BASES} | MORE
+    all_cases = {name: (name, {}) for name in BASES} | MORE | LATER
     for number, (name, (base, more)) in enumerate(all_cases.items()):
-        model_class, model_type, sizes = BASES[base]
+        model_class, model_type, sizes = ALL_BASES[base]
         config = {"model_type": model_type} | sizes | more
         config = {key: value for key, value in config.items() if value is not None or key not in sizes}
         model = load(model_class, config, "eager")
         if name == "t5 gated":
             # Published ones have a head of their own.
             model.lm_head.weight = torch.nn.Parameter(torch.zeros(VOCABULARY, sizes["d_model"]))
-        plain = settle(load(model_class, {"model_type": model_type} | sizes, "eager"), list(BASES).index(base) + 60)
+        plain = settle(load(model_class, {"model_type": model_type} | sizes, "eager"), list(ALL_BASES).index(base) + 60)
         larger_scores(plain)
         own = name == "t5 gated" or {key for key, value in model.state_dict().items() if key not in plain.state_dict() or plain.state_dict()[key].shape != value.shape}
         file = base if not own else name.replace(" ", "-")

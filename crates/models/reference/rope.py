@@ -17,6 +17,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 2, "m
 GLM = {"model_type": "glm4_moe", "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "max_position_embeddings": 4096}
 PAPER = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 32.0, "original_max_position_embeddings": 4096}
 DEEPSEEK = PAPER | {"factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
+PUBLISHED = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
 
 CASES = [
     LLAMA | {"rope_parameters": PAPER},
@@ -41,6 +42,9 @@ CASES = [
     GLM | {"partial_rotary_factor": 0.25, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75}},
     GLM | {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0, "partial_rotary_factor": 1.0}},
     GLM | {"rope_parameters": PAPER | {"original_max_position_embeddings": 1024}},
+    # As published.
+    {"model_type": "deepseek_v2", "max_position_embeddings": 163840, "rope_theta": 10000, "rope_scaling": PUBLISHED | {"mscale": 0.707, "mscale_all_dim": 0.707}},
+    {"model_type": "deepseek_v3", "max_position_embeddings": 163840, "rope_theta": 10000, "rope_scaling": PUBLISHED},
 ]
 
 

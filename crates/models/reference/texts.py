@@ -236,6 +236,62 @@ def glm4_moe():
     write("glm4_moe", model, decoded(model, 51))
 
 
+def with_gradients(model, values):
+    """Also the loss and the gradients of attention and routers in f64, under the names of the folder. `values` are those of the
+    model in f32."""
+    # Their fast products have no f64.
+    model.config._experts_implementation = "eager"
+    model = model.double()
+    with torch.enable_grad():
+        loss = model(values["ids"], labels=values["ids"]).loss
+        loss.backward()
+    weights = {name: weight.grad.float() for name, weight in model.named_parameters() if "self_attn" in name or "mlp.gate." in name}
+    model.float()
+    return values | {"loss": loss.detach().float()} | {f"gradient.{name}": gradient for name, gradient in weights.items()}
+
+
+LATENT = dict(num_hidden_layers=2, num_key_value_heads=4, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, first_k_dense_replace=1, moe_intermediate_size=8)
+
+
+def deepseek_yarn(**more):
+    return {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1} | more
+
+
+def deepseek_v2():
+    """Attention from latent features, also of queries; groups of experts by their best one; YaRN with two different factors."""
+    sizes = dict(q_lora_rank=6, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, topk_method="group_limited_greedy", n_group=4, topk_group=2, routed_scaling_factor=2.5)
+    rope = deepseek_yarn(mscale=0.5, mscale_all_dim=1.0)
+    model = settle(transformers.DeepseekV2ForCausalLM(small(transformers.DeepseekV2Config, **LATENT | sizes, rope_parameters=rope)), 52)
+    write("deepseek_v2", model, with_gradients(model, decoded(model, 53, padded=True, beams={})))
+
+
+def deepseek_v2_lite():
+    """As the smaller one: queries without latent features, and experts without groups. As downloaded folders say it, with
+    `rope_theta` apart and keys that only DeepSeek's own code reads."""
+    sizes = dict(q_lora_rank=None, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2)
+    rope = deepseek_yarn(mscale=0.707, mscale_all_dim=0.707)
+    model = settle(transformers.DeepseekV2ForCausalLM(small(transformers.DeepseekV2Config, **LATENT | sizes, rope_parameters=rope)), 54)
+    folder = write("deepseek_v2_lite", model, decoded(model, 55))
+    config = json.loads((folder / "config.json").read_text())
+    theta = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    for key in ["rope_parameters", "head_dim", "qk_head_dim"]:
+        config.pop(key, None)
+    own = {"n_group": 1, "topk_group": 1, "scoring_func": "softmax", "moe_layer_freq": 1, "ep_size": 1, "aux_loss_alpha": 0.001, "seq_aux": True}
+    config |= {"q_lora_rank": None, "rope_theta": theta, "rope_scaling": {"type": kind} | rope} | own
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def deepseek_v3():
+    """V2's attention with biases, and sigmoid scores with a bias in groups."""
+    sizes = dict(q_lora_rank=6, attention_bias=True, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, n_group=4, topk_group=2)
+    rope = deepseek_yarn(mscale=1.0, mscale_all_dim=1.0)
+    model = settle(transformers.DeepseekV3ForCausalLM(small(transformers.DeepseekV3Config, **LATENT | sizes, rope_parameters=rope)), 56)
+    bias = model.model.layers[1].mlp.gate.e_score_correction_bias
+    bias.data = 0.3 * torch.randn(8, generator=torch.Generator().manual_seed(57))
+    write("deepseek_v3", model, with_gradients(model, decoded(model, 58)))
+
+
 def encoder(config, **more):
     sizes = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, max_position_embeddings=12)
     return config(**{**sizes, **more})
@@ -367,7 +423,7 @@ def marian_padding():
     (folder / "generation_config.json").write_text(text + "\n")
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, mixtral, qwen2_moe, qwen3_moe, dots1, glm4_moe, bert, roberta, lora, t5, marian, marian_padding]
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, mixtral, qwen2_moe, qwen3_moe, dots1, glm4_moe, deepseek_v2, deepseek_v2_lite, deepseek_v3, bert, roberta, lora, t5, marian, marian_padding]
 
 
 def check(folder):

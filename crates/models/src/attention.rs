@@ -106,7 +106,7 @@ pub(crate) struct StepSizes {
     pub(crate) vocabulary: usize,
     /// The layers whose scores are in memory at once: one if each layer is recomputed.
     pub(crate) layers: usize,
-    /// The features of a head.
+    /// The features of a head; the larger number, if keys and values have different ones.
     pub(crate) width: usize,
     /// The dtype of the products.
     pub(crate) dtype: DType,

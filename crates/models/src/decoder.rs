@@ -1,30 +1,38 @@
 //! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text), and
-//! with experts Mixtral, Qwen2-MoE, Qwen3-MoE, dots.llm1 and GLM-4.5, which differ in a few settings.
-//! transformers' `LlamaForCausalLM` and its variants.
+//! with experts Mixtral, Qwen2-MoE, Qwen3-MoE, dots.llm1, GLM-4.5, DeepSeek-V2 and DeepSeek-V3, which
+//! differ in a few settings. transformers' `LlamaForCausalLM` and its variants.
 //!
 //! Each layer consists of attention to earlier tokens and a gated feed-forward network, with
 //! residual connections. Positions are rotations of queries and keys; several query heads share one
-//! head of keys and values.
+//! head of keys and values, or in DeepSeek all of them share [latent features](LatentAttention).
 
 mod config;
+#[cfg(test)]
+mod deepseek_tests;
 mod experts;
+mod latent_attention;
 mod rope;
+mod self_attention;
 #[cfg(test)]
 mod tests;
 
-use fulmen_nn::attention::{Attention, AttentionMethod, KeyValueCache, RotaryEmbedding};
+use fulmen_nn::attention::{AttentionMethod, KeyValueCache};
 use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
 use fulmen_nn::weights::StateDict;
-use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
+use fulmen_nn::{Embedding, Init, Linear, Module, Parameter, RmsNorm};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, StepSizes, Visibility, attend, product_dtype, split_heads, tokens};
+use crate::attention::{Span, StepSizes, product_dtype, tokens};
 use crate::layers::{LayerOptions, Outputs, run_layers_with_others};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache, init};
 
-pub use config::{Config, LayerType, ModelType};
+use self_attention::AttentionMasks;
+
+pub use config::{Config, LayerType, ModelType, ScoringFunc, TopkMethod};
 pub use experts::{FeedForward, RouterStatistics};
+pub use latent_attention::LatentAttention;
+pub use self_attention::{GroupedQueryAttention, SelfAttention};
 
 /// A decoder with its head.
 ///
@@ -125,31 +133,6 @@ pub struct Layer {
     pub post_feedforward_layernorm: Option<Norm>,
 }
 
-/// Attention with rotated queries and keys.
-#[derive(Module)]
-pub struct SelfAttention {
-    /// `[heads·width, features]`.
-    pub q_proj: Linear,
-    /// `[key heads·width, features]`.
-    pub k_proj: Linear,
-    /// `[key heads·width, features]`.
-    pub v_proj: Linear,
-    /// `[features, heads·width]`.
-    pub o_proj: Linear,
-    /// The normalization of each query head.
-    pub q_norm: Option<Norm>,
-    /// The normalization of each key head.
-    pub k_norm: Option<Norm>,
-    dropout: Dropout,
-    #[module(skip)]
-    rope: RotaryEmbedding,
-    #[module(skip)]
-    attention: Attention,
-    sliding: bool,
-    heads: usize,
-    key_heads: usize,
-}
-
 /// `down_proj(activation(gate_proj(x))·up_proj(x))`.
 #[derive(Module)]
 pub struct Mlp {
@@ -175,8 +158,12 @@ pub struct Norm {
 
 impl Norm {
     fn new(config: &Config, features: usize) -> Norm {
+        Norm::with_eps(config, features, config.rms_norm_eps)
+    }
+
+    fn with_eps(config: &Config, features: usize, eps: f64) -> Norm {
         let offset = if config.is_gemma() { 1.0 } else { 0.0 };
-        let norm = RmsNorm::new([features]).eps(config.rms_norm_eps).elementwise_affine(false);
+        let norm = RmsNorm::new([features]).eps(eps).elementwise_affine(false);
         Norm { weight: Parameter::new([features], Init::constant(1.0 - offset)), norm, offset }
     }
 
@@ -189,43 +176,9 @@ impl Norm {
 
 impl Layer {
     fn new(config: &Config, number: usize) -> Result<Layer> {
-        let Config { hidden_size: features, num_attention_heads: heads, .. } = *config;
-        let width = config.width();
-        let key_heads = config.key_heads();
-        let biased = config.attention_bias || config.has_qkv_bias();
-        let sliding = config.is_sliding(number);
-        let mut attention = Attention::new().enable_gqa(true);
-        if let Some(scalar) = config.query_pre_attn_scalar.filter(|_| config.has_post_norms()) {
-            attention = attention.scale((scalar as f64).powf(-0.5));
-        }
-        if let Some(cap) = config.score_bound() {
-            attention = attention.softcap(cap);
-        }
-        let norm = || Norm::new(config, features);
-        let key_projection = || {
-            let projection = Linear::new(features, key_heads * width).bias(biased);
-            projection.with_axes("kv_heads", "embed")
-        };
-        let head_norm = || config.has_qk_norm().then(|| Norm::new(config, width));
+        let norm = || Norm::new(config, config.hidden_size);
         Ok(Layer {
-            self_attn: SelfAttention {
-                q_proj: Linear::new(features, heads * width)
-                    .bias(biased)
-                    .with_axes("heads", "embed"),
-                k_proj: key_projection(),
-                v_proj: key_projection(),
-                o_proj: Linear::new(heads * width, features)
-                    .bias(config.has_output_bias())
-                    .with_axes("embed", "heads"),
-                q_norm: head_norm(),
-                k_norm: head_norm(),
-                dropout: Dropout::new(config.attention_dropout),
-                rope: config.rope(sliding)?,
-                attention,
-                sliding,
-                heads,
-                key_heads,
-            },
+            self_attn: SelfAttention::new(config, number)?,
             mlp: FeedForward::new(config, number),
             input_layernorm: norm(),
             post_attention_layernorm: norm(),
@@ -253,35 +206,6 @@ impl Layer {
         let x = x + self.post_attention_layernorm.forward(&attended);
         let (transformed, statistics) = self.mlp.forward(&before.forward(&x));
         (x + after.forward(&transformed), cache, statistics)
-    }
-}
-
-/// The positions of tokens, and the keys that each token sees.
-struct AttentionMasks {
-    positions: Tensor,
-    full: Visibility,
-    sliding: Visibility,
-}
-
-impl SelfAttention {
-    fn forward(
-        &self,
-        x: &Tensor,
-        masks: &AttentionMasks,
-        cache: Option<&KeyValueCache>,
-    ) -> (Tensor, Option<KeyValueCache>) {
-        let rotated_heads = |x: Tensor, heads: usize, norm: &Option<Norm>| {
-            let x = split_heads(&x, heads);
-            let x = norm.as_ref().map_or(x.clone(), |norm| norm.forward(&x));
-            self.rope.forward_at(x, &masks.positions)
-        };
-        let q = rotated_heads(self.q_proj.forward(x), self.heads, &self.q_norm);
-        let k = rotated_heads(self.k_proj.forward(x), self.key_heads, &self.k_norm);
-        let v = split_heads(&self.v_proj.forward(x), self.key_heads);
-        let visibility = if self.sliding { &masks.sliding } else { &masks.full };
-        let attention = visibility.attention(&self.attention).dropout(&self.dropout);
-        let (attended, cache) = attend(attention, &q, &k, &v, cache);
-        (tokens(self.o_proj.forward(attended), "embed"), cache)
     }
 }
 
@@ -527,9 +451,10 @@ impl Decoder {
         if has_cache {
             return AttentionMethod::Plain;
         }
-        let width = self.config.width();
+        // The wider one of keys and values.
+        let width = self.config.width().max(self.config.v_head_dim.unwrap_or(0));
         let dtype = product_dtype(self.model.embed_tokens.weight.dtype());
-        let has_dropout = self.model.layers.iter().any(|it| it.self_attn.dropout.is_active());
+        let has_dropout = self.model.layers.iter().any(|layer| layer.self_attn.has_dropout());
         let sizes = StepSizes { length, heads, vocabulary, layers, width, dtype, has_dropout };
         sizes.decide(self.attention)
     }
@@ -559,7 +484,7 @@ impl Decoder {
             layers_per_checkpoint: self.layers_per_checkpoint,
             residual_dtype: self.residual_dtype,
         };
-        let kind = |layer: &Layer| (layer.self_attn.sliding, layer.mlp.experts().is_some());
+        let kind = |layer: &Layer| (layer.self_attn.is_sliding(), layer.mlp.experts().is_some());
         let outputs = run_layers_with_others(x, layers, cache, options, kind, |i, x, cache| {
             layers[i].forward(x, &masks, cache)
         });
@@ -569,15 +494,10 @@ impl Decoder {
 
 impl CausalLm for Decoder {
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
-        let heads = self.config.key_heads();
         let width = self.config.width();
         let dtype = self.model.embed_tokens.weight.dtype();
-        StaticCache::new(
-            self.model
-                .layers
-                .iter()
-                .map(|_| KeyValueCache::new(dtype, batch, heads, max_len, width)),
-        )
+        let of_layer = |layer: &Layer| layer.self_attn.empty_cache(dtype, batch, max_len, width);
+        StaticCache::new(self.model.layers.iter().map(of_layer))
     }
 
     #[track_caller]
@@ -615,21 +535,30 @@ impl Pretrained for Decoder {
         "qwen3_moe",
         "dots1",
         "glm4_moe",
+        "deepseek_v2",
+        "deepseek_v3",
     ];
     const FIXED_SETTINGS: &'static [(&'static str, &'static str)] = &[
+        ("moe_layer_freq", "1"),
         ("rope_interleaved", "false"),
         ("router_jitter_noise", "0"),
         ("use_bidirectional_attention", "false"),
         ("use_mrope", "false"),
     ];
     /// Parts of products, which only old code separated; the default for `sliding_window_pattern`;
-    /// layers that predict further tokens, which are not part of the model.
+    /// layers that predict further tokens, which are not part of the model; a width that transformers
+    /// computes, how DeepSeek's own code splits experts over devices, and the loss with which it
+    /// balances them.
     const HARMLESS_SETTINGS: &'static [&'static str] = &[
         "_sliding_window_pattern",
+        "aux_loss_alpha",
+        "ep_size",
         "is_llama_config",
         "num_mtp_layers",
         "num_nextn_predict_layers",
         "pretraining_tp",
+        "qk_head_dim",
+        "seq_aux",
     ];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head"];

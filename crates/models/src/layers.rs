@@ -288,6 +288,35 @@ mod tests {
 
     #[cfg(feature = "decoder")]
     #[test]
+    fn a_decoder_of_latent_attention_is_the_same_as_a_scan() {
+        use crate::decoder::{Config, Decoder, ModelType};
+        let sizes = Config {
+            vocab_size: 20,
+            hidden_size: 8,
+            intermediate_size: 12,
+            num_hidden_layers: 2,
+            num_attention_heads: 2,
+            num_key_value_heads: Some(2),
+            attention_dropout: 0.2,
+            ..Config::new(ModelType::DeepseekV3)
+        };
+        let config = Config {
+            q_lora_rank: Some(6),
+            kv_lora_rank: Some(8),
+            qk_nope_head_dim: Some(6),
+            qk_rope_head_dim: Some(4),
+            v_head_dim: Some(5),
+            ..sizes
+        };
+        let scan = |model: &mut Decoder| {
+            model.scan_layers = true;
+            model.gradient_checkpointing = true;
+        };
+        check(Decoder::new(config).unwrap(), scan, |model| model.forward(ids()));
+    }
+
+    #[cfg(feature = "decoder")]
+    #[test]
     fn layers_that_keep_one_input_together_are_the_same() {
         use crate::decoder::{Config, Decoder};
         let config = Config {

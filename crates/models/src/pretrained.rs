@@ -511,7 +511,9 @@ mod tests {
         save::<Gpt2>("gpt2", &to, |model, expected| {
             (model.forward(expected.tensor("ids")), vec!["ids"])
         });
-        for name in ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"] {
+        let deepseek = ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3"];
+        let llamas = ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"];
+        for name in llamas.into_iter().chain(deepseek) {
             save::<Decoder>(name, &to, |model, expected| {
                 (model.forward(expected.tensor("ids")), vec!["ids"])
             });

@@ -250,6 +250,12 @@ pub(crate) fn check_unread(
         }
         match fixed.iter().find(|(name, _)| name == key) {
             Some((_, expected)) if same_json(value, expected) => {}
+            Some(_) if key == "quantization_config" => {
+                return Err(error::config(format!(
+                    "`{key}` is {value}: the weights are quantized, which is not supported; convert them to bf16 and \
+                     remove the key"
+                )));
+            }
             Some((_, expected)) => {
                 let message = format!("`{key}` is {value}; only {expected} is supported");
                 return Err(error::config(message));

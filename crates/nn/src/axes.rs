@@ -16,6 +16,7 @@
 //! | `heads` | the heads of queries, or their features together | `model` |
 //! | `kv_heads` | the heads of keys and values, or their features together | `model` |
 //! | `kv` | the features of one head | |
+//! | `q_lora`, `kv_lora` | latent features of queries; of keys and values | |
 //! | `mlp` | the inner features of a feed-forward network | `model` |
 //! | `vocab` | the vocabulary, or the classes of a classifier over it | `model` |
 

@@ -1,11 +1,17 @@
-//! The settings of a decoder.
+//! The settings of a decoder, and what they mean. Their defaults and checks are in files of their own.
+
+mod check;
+mod deepseek;
+mod defaults;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::attention::{Setting, check_heads};
-use crate::settings::{default_missing, same_json};
-use crate::{Activation, Result, error};
+use crate::Activation;
+use crate::settings::default_missing;
+
+pub(super) use deepseek::LatentSizes;
+pub use deepseek::{ScoringFunc, TopkMethod};
 
 /// The kind of model, which determines what the settings do not specify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +45,10 @@ pub enum ModelType {
     /// GLM-4.5 and 4.6: the experts of DeepSeek-V3; half of the features of queries and keys are
     /// rotated.
     Glm4Moe,
+    /// DeepSeek-V2: attention from latent features; softmax scores of experts.
+    DeepseekV2,
+    /// DeepSeek-V3 and R1: attention from latent features; sigmoid scores of experts.
+    DeepseekV3,
 }
 
 /// Which tokens a layer sees.
@@ -74,7 +84,8 @@ pub struct Config {
     /// the two numbers are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
-    /// The number of features of a head; `hidden_size/num_attention_heads` if not given.
+    /// The number of features of a head; `hidden_size/num_attention_heads` if not given. In DeepSeek,
+    /// it can only be `qk_rope_head_dim`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
     /// The number of tokens that the model was trained on.
@@ -111,6 +122,25 @@ pub struct Config {
     /// GLM: whether queries and keys are normalized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_qk_norm: Option<bool>,
+    /// DeepSeek: the number of latent features from which the queries of all heads are made; without
+    /// it, they are made of the token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub q_lora_rank: Option<usize>,
+    /// DeepSeek: the number of latent features from which the keys and values of all heads are made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_lora_rank: Option<usize>,
+    /// DeepSeek: the number of features of a query and a key that are not rotated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qk_nope_head_dim: Option<usize>,
+    /// DeepSeek: the number of features of a query and a key that are rotated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qk_rope_head_dim: Option<usize>,
+    /// DeepSeek: the number of features of a value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub v_head_dim: Option<usize>,
+    /// DeepSeek-V3: whether adjacent features are rotated together; true if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_interleave: Option<bool>,
     /// How angles are scaled for long sequences, in older files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<Map<String, Value>>,
@@ -145,7 +175,7 @@ pub struct Config {
     /// Qwen: the number of experts; 128 in Qwen3-MoE if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_experts: Option<usize>,
-    /// dots.llm1: the number of experts.
+    /// dots.llm1, GLM and DeepSeek: the number of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_routed_experts: Option<usize>,
     /// The number of experts for each token.
@@ -157,7 +187,7 @@ pub struct Config {
     /// Qwen2-MoE: the number of features in the network that all tokens use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_expert_intermediate_size: Option<usize>,
-    /// dots.llm1: the number of experts that all tokens use.
+    /// dots.llm1, GLM and DeepSeek: the number of experts that all tokens use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_shared_experts: Option<usize>,
     /// Whether the weights of a token's experts are divided by their sum; always in Mixtral.
@@ -169,18 +199,24 @@ pub struct Config {
     /// Qwen: layers without experts, counted from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mlp_only_layers: Option<Vec<usize>>,
-    /// dots.llm1: the number of layers without experts at the start.
+    /// dots.llm1, GLM and DeepSeek: the number of layers without experts at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_k_dense_replace: Option<usize>,
-    /// dots.llm1: the number of groups of experts.
+    /// dots.llm1, GLM and DeepSeek: the number of groups of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_group: Option<usize>,
-    /// dots.llm1: the number of groups that a token may use.
+    /// dots.llm1, GLM and DeepSeek: the number of groups that a token may use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topk_group: Option<usize>,
-    /// dots.llm1: a factor of all weights of experts.
+    /// dots.llm1, GLM and DeepSeek: a factor of all weights of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routed_scaling_factor: Option<f64>,
+    /// DeepSeek: how the experts of a token are selected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topk_method: Option<TopkMethod>,
+    /// DeepSeek: how logits become scores. Each kind of model has one way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scoring_func: Option<ScoringFunc>,
     /// Whether the loss contains the one that balances experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_router_logits: Option<bool>,
@@ -220,6 +256,12 @@ impl Default for Config {
             rope_theta: None,
             partial_rotary_factor: None,
             use_qk_norm: None,
+            q_lora_rank: None,
+            kv_lora_rank: None,
+            qk_nope_head_dim: None,
+            qk_rope_head_dim: None,
+            v_head_dim: None,
+            rope_interleave: None,
             rope_scaling: None,
             rope_local_base_freq: None,
             sliding_window: None,
@@ -244,6 +286,8 @@ impl Default for Config {
             n_group: None,
             topk_group: None,
             routed_scaling_factor: None,
+            topk_method: None,
+            scoring_func: None,
             output_router_logits: None,
             router_aux_loss_coef: None,
             qkv_bias: None,
@@ -266,181 +310,17 @@ impl<'de> Deserialize<'de> for Config {
 
 impl Serialize for Config {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        if self.has_latent_attention() && self.q_lora_rank.is_none() {
+            // Without the key, a file means the default.
+            let mut with_null = self.clone();
+            with_null.other.insert("q_lora_rank".into(), Value::Null);
+            return Config::serialize(&with_null, serializer);
+        }
         Config::serialize(self, serializer)
     }
 }
 
 impl Config {
-    /// The defaults of a kind of model, those of its configuration class in transformers.
-    ///
-    /// ```
-    /// use fulmen_models::decoder::{Config, ModelType};
-    ///
-    /// let config = Config::new(ModelType::Gemma2);
-    /// assert_eq!(config.attn_logit_softcapping, Some(50.0));
-    /// ```
-    pub fn new(model_type: ModelType) -> Config {
-        let config = Config { model_type, ..Config::default() };
-        match model_type {
-            ModelType::Llama => config,
-            ModelType::Mistral => Config {
-                intermediate_size: 14336,
-                num_key_value_heads: Some(8),
-                max_position_embeddings: 131_072,
-                sliding_window: Some(4096),
-                ..config
-            },
-            ModelType::Qwen2 | ModelType::Qwen3 => Config {
-                vocab_size: 151_936,
-                intermediate_size: 22016,
-                num_key_value_heads: Some(32),
-                head_dim: (model_type == ModelType::Qwen3).then_some(128),
-                max_position_embeddings: 32768,
-                sliding_window: Some(4096),
-                max_window_layers: Some(28),
-                ..config
-            },
-            ModelType::Mixtral
-            | ModelType::Qwen2Moe
-            | ModelType::Qwen3Moe
-            | ModelType::Dots1
-            | ModelType::Glm4Moe => config.of_experts(),
-            ModelType::Gemma => Config {
-                vocab_size: 256_000,
-                hidden_size: 3072,
-                intermediate_size: 24576,
-                num_hidden_layers: 28,
-                num_attention_heads: 16,
-                num_key_value_heads: Some(16),
-                head_dim: Some(256),
-                max_position_embeddings: 8192,
-                ..config
-            },
-            ModelType::Gemma2 => Config {
-                vocab_size: 256_000,
-                hidden_size: 2304,
-                intermediate_size: 9216,
-                num_hidden_layers: 26,
-                num_attention_heads: 8,
-                num_key_value_heads: Some(4),
-                head_dim: Some(256),
-                max_position_embeddings: 8192,
-                sliding_window: Some(4096),
-                query_pre_attn_scalar: Some(256),
-                attn_logit_softcapping: Some(50.0),
-                final_logit_softcapping: Some(30.0),
-                ..config
-            },
-            ModelType::Gemma3 => Config {
-                model_type,
-                vocab_size: 262_208,
-                max_position_embeddings: 131_072,
-                attn_logit_softcapping: None,
-                final_logit_softcapping: None,
-                ..Config::new(ModelType::Gemma2)
-            },
-        }
-    }
-
-    /// The defaults of a kind of model that has experts, from Llama's.
-    fn of_experts(self) -> Config {
-        let config = self;
-        match config.model_type {
-            ModelType::Mixtral => Config {
-                intermediate_size: 14336,
-                num_key_value_heads: Some(8),
-                max_position_embeddings: 131_072,
-                rms_norm_eps: 1e-5,
-                num_local_experts: Some(8),
-                num_experts_per_tok: Some(2),
-                ..config.with_router()
-            },
-            ModelType::Qwen2Moe => Config {
-                vocab_size: 151_936,
-                hidden_size: 2048,
-                intermediate_size: 5632,
-                num_hidden_layers: 24,
-                num_attention_heads: 16,
-                num_key_value_heads: Some(16),
-                max_position_embeddings: 32768,
-                sliding_window: Some(4096),
-                max_window_layers: Some(28),
-                qkv_bias: Some(true),
-                num_experts: Some(60),
-                num_experts_per_tok: Some(4),
-                moe_intermediate_size: Some(1408),
-                shared_expert_intermediate_size: Some(5632),
-                norm_topk_prob: Some(false),
-                decoder_sparse_step: Some(1),
-                ..config.with_router()
-            },
-            ModelType::Qwen3Moe => Config {
-                vocab_size: 151_936,
-                hidden_size: 2048,
-                intermediate_size: 6144,
-                num_hidden_layers: 24,
-                num_key_value_heads: Some(4),
-                max_position_embeddings: 32768,
-                sliding_window: Some(4096),
-                num_experts_per_tok: Some(8),
-                moe_intermediate_size: Some(768),
-                norm_topk_prob: Some(false),
-                decoder_sparse_step: Some(1),
-                ..config.with_router()
-            },
-            _ => config.of_sigmoid_experts(),
-        }
-    }
-
-    /// The defaults of models with DeepSeek-V3's experts.
-    fn of_sigmoid_experts(self) -> Config {
-        let config = Config { output_router_logits: Some(false), ..self };
-        match config.model_type {
-            ModelType::Dots1 => Config {
-                vocab_size: 152_064,
-                hidden_size: 4608,
-                intermediate_size: 10944,
-                num_hidden_layers: 62,
-                num_key_value_heads: Some(32),
-                sliding_window: Some(4096),
-                max_window_layers: Some(62),
-                moe_intermediate_size: Some(1408),
-                norm_topk_prob: Some(false),
-                n_group: Some(1),
-                topk_group: Some(1),
-                first_k_dense_replace: Some(0),
-                routed_scaling_factor: Some(1.0),
-                ..config
-            },
-            ModelType::Glm4Moe => Config {
-                vocab_size: 151_552,
-                intermediate_size: 10944,
-                num_hidden_layers: 46,
-                num_attention_heads: 96,
-                num_key_value_heads: Some(8),
-                max_position_embeddings: 131_072,
-                rms_norm_eps: 1e-5,
-                use_qk_norm: Some(false),
-                num_experts_per_tok: Some(8),
-                moe_intermediate_size: Some(1408),
-                n_routed_experts: Some(128),
-                n_shared_experts: Some(1),
-                norm_topk_prob: Some(true),
-                n_group: Some(1),
-                topk_group: Some(1),
-                first_k_dense_replace: Some(1),
-                routed_scaling_factor: Some(1.0),
-                ..config
-            },
-            _ => config,
-        }
-    }
-
-    fn with_router(self) -> Config {
-        let router_aux_loss_coef = Some(0.001);
-        Config { output_router_logits: Some(false), router_aux_loss_coef, ..self }
-    }
-
     /// The number of experts.
     pub(super) fn experts(&self) -> usize {
         let given = self.num_local_experts.or(self.num_experts).or(self.n_routed_experts);
@@ -455,12 +335,23 @@ impl Config {
 
     fn is_mixture(&self) -> bool {
         use ModelType::{Mixtral, Qwen2Moe, Qwen3Moe};
-        [Mixtral, Qwen2Moe, Qwen3Moe].contains(&self.model_type) || self.has_sigmoid_router()
+        [Mixtral, Qwen2Moe, Qwen3Moe].contains(&self.model_type) || self.has_deepseek_experts()
     }
 
-    /// Whether the experts are those of DeepSeek-V3.
+    /// Whether the experts are those of DeepSeek.
+    pub(super) fn has_deepseek_experts(&self) -> bool {
+        self.has_sigmoid_router() || self.model_type == ModelType::DeepseekV2
+    }
+
+    /// Whether the router is that of DeepSeek-V3.
     pub(super) fn has_sigmoid_router(&self) -> bool {
-        matches!(self.model_type, ModelType::Dots1 | ModelType::Glm4Moe)
+        use ModelType::{DeepseekV3, Dots1, Glm4Moe};
+        matches!(self.model_type, Dots1 | Glm4Moe | DeepseekV3)
+    }
+
+    /// Whether keys and values are made of a few latent features.
+    pub(super) fn has_latent_attention(&self) -> bool {
+        matches!(self.model_type, ModelType::DeepseekV2 | ModelType::DeepseekV3)
     }
 
     /// Whether a layer has experts.
@@ -516,7 +407,11 @@ impl Config {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
+    /// The number of features of a query and a key.
     pub(super) fn width(&self) -> usize {
+        if self.has_latent_attention() {
+            return self.latent_sizes().query();
+        }
         self.head_dim.unwrap_or(match self.model_type {
             _ if self.is_gemma() => 256,
             ModelType::Qwen3 => 128,
@@ -568,141 +463,7 @@ impl Config {
                 !(layer + 1).is_multiple_of(self.sliding_window_pattern.unwrap_or(6))
             }
             (None, ModelType::Llama | ModelType::Gemma | ModelType::Glm4Moe) => false,
+            (None, ModelType::DeepseekV2 | ModelType::DeepseekV3) => false,
         }
-    }
-
-    /// Checks the settings.
-    pub(super) fn check(&self) -> Result<()> {
-        let Config { num_attention_heads: heads, num_hidden_layers: layers, .. } = *self;
-        check_heads(
-            Setting::new("num_key_value_heads", self.key_heads()),
-            Setting::new("num_attention_heads", heads),
-        )?;
-        if self.sliding_window_pattern == Some(0) {
-            return Err(error::config("`sliding_window_pattern` is 0, expected at least 1"));
-        }
-        self.check_experts()?;
-        let types = self.layer_types.as_deref().unwrap_or_default();
-        if self.layer_types.is_some() && types.len() != layers {
-            return Err(error::config(format!(
-                "`layer_types` has {} entries, `num_hidden_layers` is {layers}",
-                types.len()
-            )));
-        }
-        if types.contains(&LayerType::SlidingAttention) && self.window().is_none() {
-            return Err(error::config(
-                "`layer_types` has `sliding_attention`, but no `sliding_window` is in use",
-            ));
-        }
-        self.check_unused()
-    }
-
-    fn check_experts(&self) -> Result<()> {
-        if !self.is_mixture() {
-            return Ok(());
-        }
-        if self.decoder_sparse_step == Some(0) {
-            return Err(error::config("`decoder_sparse_step` is 0, expected at least 1"));
-        }
-        let experts = self.experts();
-        let per_token = self.num_experts_per_tok.unwrap_or(0);
-        if experts > 0 && !(1..=experts).contains(&per_token) {
-            return Err(error::config(format!(
-                "`num_experts_per_tok` is {per_token}, expected from 1 to {experts}, the number of experts"
-            )));
-        }
-        let needed = ["n_routed_experts", "n_shared_experts"];
-        let given = [self.n_routed_experts, self.n_shared_experts];
-        let missing = needed.iter().zip(given).find(|(_, value)| value.unwrap_or(0) == 0);
-        if let Some((name, _)) = missing.filter(|_| self.has_sigmoid_router()) {
-            return Err(error::config(format!("`{name}` is missing, expected at least 1")));
-        }
-        Ok(())
-    }
-
-    /// Checks that settings which this kind of model does not have are at their defaults: a file
-    /// with another value means another model.
-    fn check_unused(&self) -> Result<()> {
-        let given = serde_json::to_value(self).map_err(|e| error::config(e.to_string()))?;
-        for setting in &UNUSED_SETTINGS {
-            let value = &given[setting.name];
-            if setting.families.contains(&self.model_type)
-                || value.is_null()
-                || same_json(value, setting.default)
-            {
-                continue;
-            }
-            let name = setting.name;
-            let default = setting.default;
-            return Err(error::config(format!(
-                "`{name}` is {value}; in this kind of model, only {default} is supported"
-            )));
-        }
-        Ok(())
     }
 }
-
-/// A setting that only some kinds of model have.
-struct FamilySetting {
-    name: &'static str,
-    /// The only value in other kinds, in JSON.
-    default: &'static str,
-    families: &'static [ModelType],
-}
-
-const UNUSED_SETTINGS: [FamilySetting; 29] = {
-    use ModelType::{
-        Dots1, Gemma, Gemma2, Gemma3, Glm4Moe, Llama, Mistral, Mixtral, Qwen2, Qwen2Moe, Qwen3,
-        Qwen3Moe,
-    };
-    const MIXTURES: [ModelType; 5] = [Mixtral, Qwen2Moe, Qwen3Moe, Dots1, Glm4Moe];
-    const SIGMOID_ROUTERS: [ModelType; 2] = [Dots1, Glm4Moe];
-    const fn setting(
-        name: &'static str,
-        default: &'static str,
-        families: &'static [ModelType],
-    ) -> FamilySetting {
-        FamilySetting { name, default, families }
-    }
-    [
-        setting(
-            "attention_bias",
-            "false",
-            &[Llama, Qwen3, Gemma, Gemma2, Gemma3, Qwen3Moe, Dots1, Glm4Moe],
-        ),
-        setting("mlp_bias", "false", &[Llama]),
-        // transformers' Gemma ignores this one, and published folders have it.
-        setting("hidden_activation", "null", &[Gemma, Gemma2, Gemma3]),
-        setting(
-            "sliding_window",
-            "null",
-            &[Mistral, Qwen2, Qwen3, Gemma2, Gemma3, Mixtral, Qwen2Moe, Qwen3Moe, Dots1],
-        ),
-        setting("use_sliding_window", "false", &[Qwen2, Qwen3, Qwen2Moe, Qwen3Moe]),
-        setting("sliding_window_pattern", "2", &[Gemma3]),
-        setting("rope_local_base_freq", "null", &[Gemma3]),
-        // transformers' other models ignore it, or stop; vLLM's rotate a part.
-        setting("partial_rotary_factor", "1", &[Glm4Moe]),
-        setting("use_qk_norm", "false", &[Glm4Moe]),
-        setting("query_pre_attn_scalar", "null", &[Gemma2, Gemma3]),
-        setting("attn_logit_softcapping", "null", &[Gemma2, Gemma3]),
-        setting("final_logit_softcapping", "null", &[Gemma2, Gemma3]),
-        setting("num_local_experts", "null", &[Mixtral, Qwen3Moe]),
-        setting("num_experts", "null", &[Qwen2Moe, Qwen3Moe]),
-        setting("n_routed_experts", "null", &SIGMOID_ROUTERS),
-        setting("num_experts_per_tok", "null", &MIXTURES),
-        setting("moe_intermediate_size", "null", &[Qwen2Moe, Qwen3Moe, Dots1, Glm4Moe]),
-        setting("shared_expert_intermediate_size", "null", &[Qwen2Moe]),
-        setting("n_shared_experts", "null", &SIGMOID_ROUTERS),
-        setting("norm_topk_prob", "null", &[Qwen2Moe, Qwen3Moe, Dots1, Glm4Moe]),
-        setting("decoder_sparse_step", "null", &[Qwen2Moe, Qwen3Moe]),
-        setting("mlp_only_layers", "null", &[Qwen2Moe, Qwen3Moe]),
-        setting("first_k_dense_replace", "null", &SIGMOID_ROUTERS),
-        setting("n_group", "null", &SIGMOID_ROUTERS),
-        setting("topk_group", "null", &SIGMOID_ROUTERS),
-        setting("routed_scaling_factor", "null", &SIGMOID_ROUTERS),
-        setting("output_router_logits", "false", &MIXTURES),
-        setting("router_aux_loss_coef", "null", &MIXTURES),
-        setting("qkv_bias", "null", &[Qwen2Moe]),
-    ]
-};

@@ -6,7 +6,7 @@ use fulmen_nn::{MixtureOfExperts, Module, RouterScores, Visit};
 use fulmen_tensor::{DType, Tensor};
 
 use super::Mlp;
-use super::config::{Config, ModelType};
+use super::config::{Config, ModelType, TopkMethod};
 use crate::Result;
 
 /// The feed-forward network of a layer.
@@ -37,14 +37,18 @@ impl FeedForward {
             .top_k(config.num_experts_per_tok.unwrap_or(0))
             .normalize(config.norm_topk_prob.unwrap_or(config.model_type == ModelType::Mixtral))
             .activation(move |x| activation.forward(x));
+        let groups = config.n_group.unwrap_or(1);
+        let used = config.topk_group.unwrap_or(1);
         if config.has_sigmoid_router() {
-            let used = config.topk_group.unwrap_or(1);
-            moe = moe
-                .scores(RouterScores::Sigmoid)
-                .balance_bias(true)
-                .groups(config.n_group.unwrap_or(1), used)
-                .scale(config.routed_scaling_factor.unwrap_or(1.0))
-                .shared_experts(config.expert_size() * config.n_shared_experts.unwrap_or(0), false);
+            moe = moe.scores(RouterScores::Sigmoid).balance_bias(true).groups(groups, used);
+        }
+        if config.topk_method == Some(TopkMethod::GroupLimitedGreedy) {
+            moe = moe.groups(groups, used).scores_per_group(1);
+        }
+        if config.has_deepseek_experts() {
+            let inner = config.expert_size() * config.n_shared_experts.unwrap_or(0);
+            moe =
+                moe.scale(config.routed_scaling_factor.unwrap_or(1.0)).shared_experts(inner, false);
         }
         if let Some(inner) = config.shared_expert_intermediate_size {
             moe = moe.shared_experts(inner, true);
@@ -146,8 +150,8 @@ pub(super) fn read_values(values: &StateDict) -> Result<StateDict> {
     without_prediction_layers(values)?.stack(one_of_many)?.split(joined)
 }
 
-/// The values without the layers that predict further tokens, which published folders of GLM have
-/// and transformers does not read. Such a layer is the only one with an `eh_proj`.
+/// The values without the layers that predict further tokens, which published folders of GLM
+/// and DeepSeek-V3 have and transformers does not read. Such a layer is the only one with an `eh_proj`.
 fn without_prediction_layers(values: &StateDict) -> Result<StateDict> {
     let layers: Vec<String> = values
         .iter()

@@ -63,8 +63,25 @@ impl Config {
             number(parameters, key)?;
         }
         let theta = number(parameters, "rope_theta")?.unwrap_or(THETA);
-        let width = if is_partial { self.rotated_width(parameters)? } else { self.width() };
-        Ok(RotaryEmbedding::new(width).theta(theta).scaling(self.scaling(parameters)?))
+        let width = match self.model_type {
+            ModelType::Glm4Moe => self.rotated_width(parameters)?,
+            _ if self.has_latent_attention() => self.latent_sizes().rotated,
+            _ => self.width(),
+        };
+        // Scores are the same in any order of the features, so pairs stay where they are.
+        let interleaved = self.has_latent_attention() && self.rope_interleave.unwrap_or(true);
+        Ok(RotaryEmbedding::new(width)
+            .theta(theta)
+            .interleaved(interleaved)
+            .scaling(self.scaling(parameters)?))
+    }
+
+    /// The factor of queries times keys in latent attention: 1 over the root of their width, times the
+    /// square of YaRN's magnitude for `mscale_all_dim`.
+    pub(super) fn latent_scale(&self) -> Result<f64> {
+        let parameters = self.shared_parameters()?;
+        let magnitude = latent_magnitude(&parameters).map_err(|e| e.in_key("rope_parameters"))?;
+        Ok((self.width() as f64).powf(-0.5) * magnitude * magnitude)
     }
 
     /// The number of features of queries and keys that are rotated.
@@ -126,7 +143,7 @@ impl Config {
                 error::config(format!("the scaling of rotations has no number `{key}`"))
             })
         };
-        let name = parameters.get("rope_type").or(parameters.get("type"));
+        let name = rope_type(parameters);
         match name.map_or(Some("default"), Value::as_str) {
             Some("default") => Ok(RotaryScaling::None),
             Some("linear") => Ok(RotaryScaling::Linear { factor: required("factor")? }),
@@ -213,6 +230,26 @@ impl Config {
 /// YaRN's factor of cosines and sines for a factor of lengths.
 fn magnitude(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+/// The factor of the queries and keys of latent attention, which transformers also applies to rotations
+/// that are scaled in other ways.
+fn latent_magnitude(parameters: &Map<String, Value>) -> Result<f64> {
+    let name = rope_type(parameters);
+    let is_scaled = name.is_some_and(|name| name.as_str() != Some("default"));
+    let of_all = number(parameters, "mscale_all_dim")?.unwrap_or(0.0);
+    if !is_scaled || of_all == 0.0 {
+        return Ok(1.0);
+    }
+    match number(parameters, "factor")? {
+        Some(factor) => Ok(magnitude(factor, of_all)),
+        None => Err(error::config("the scaling of rotations has no number `factor`")),
+    }
+}
+
+/// The name of the scaling, in files of any age.
+fn rope_type(parameters: &Map<String, Value>) -> Option<&Value> {
+    parameters.get("rope_type").or(parameters.get("type"))
 }
 
 /// The keys of Gemma 3's `rope_parameters`.

@@ -37,6 +37,8 @@ fn the_others_give_transformers_logits_and_tokens_without_a_cache() {
         "qwen3_moe",
         "dots1",
         "glm4_moe",
+        "deepseek_v2_lite",
+        "deepseek_v3",
     ]) {
         let model = load(name);
         let expected = ExpectedValues::read(name);
@@ -46,10 +48,11 @@ fn the_others_give_transformers_logits_and_tokens_without_a_cache() {
 }
 
 #[test]
-#[ignore = "five programs more, for a minute: cargo test -p fulmen-models -- --ignored the_others"]
+#[ignore = "eleven programs more, for minutes: cargo test -p fulmen-models -- --ignored the_others"]
 fn the_others_give_transformers_tokens_with_a_cache() {
     ["qwen2", "qwen3", "mistral", "gemma", "gemma2"].into_iter().for_each(check);
     ["qwen2_moe", "qwen3_moe", "dots1", "glm4_moe"].into_iter().for_each(check);
+    ["deepseek_v2_lite", "deepseek_v3"].into_iter().for_each(check);
 }
 
 #[test]
@@ -97,7 +100,8 @@ fn losses_and_gradients_of_experts_are_transformers_also_in_scans_that_compute_a
 
 #[test]
 fn a_folder_with_experts_is_saved_as_published_ones_are() {
-    for name in ["mixtral", "qwen2_moe", "dots1", "glm4_moe"] {
+    let deepseek = ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3"];
+    for name in ["mixtral", "qwen2_moe", "dots1", "glm4_moe"].into_iter().chain(deepseek) {
         let saved = tempfile::tempdir().unwrap();
         load(name).save_pretrained(saved.path()).unwrap();
         let [old, new] =
@@ -117,6 +121,7 @@ fn a_folder_with_experts_is_saved_as_published_ones_are() {
         let again = Decoder::from_folder(saved.path()).unwrap();
         assert_eq!(again.config().experts(), load(name).config().experts());
         assert_eq!(again.config().rope_parameters, load(name).config().rope_parameters);
+        assert_eq!(again.config().q_lora_rank, load(name).config().q_lora_rank);
     }
 }
 
@@ -135,14 +140,16 @@ impl Module for WithPredictionLayer {
 
 #[test]
 fn layers_that_predict_further_tokens_are_not_read() {
-    let copy = tempfile::tempdir().unwrap();
-    let config = std::fs::copy(folder("glm4_moe/config.json"), copy.path().join("config.json"));
-    config.unwrap();
-    let module = WithPredictionLayer(load("glm4_moe"));
-    let file = copy.path().join("model.safetensors");
-    fulmen_nn::weights::save_weights(&module, &file).unwrap();
-    let again = Decoder::from_folder(copy.path()).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(again.parameters().len(), module.0.parameters().len());
+    for name in ["glm4_moe", "deepseek_v3"] {
+        let copy = tempfile::tempdir().unwrap();
+        let config = folder(name).join("config.json");
+        std::fs::copy(config, copy.path().join("config.json")).unwrap();
+        let module = WithPredictionLayer(load(name));
+        let file = copy.path().join("model.safetensors");
+        fulmen_nn::weights::save_weights(&module, &file).unwrap();
+        let again = Decoder::from_folder(copy.path()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(again.parameters().len(), module.0.parameters().len());
+    }
 }
 
 #[test]

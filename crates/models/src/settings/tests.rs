@@ -115,7 +115,7 @@ fn folders_with_only_the_sizes_or_one_more_key_give_transformers_logits() {
             (name, with_family!(model_type, logits(case, &expected)))
         })
         .collect();
-    assert_eq!(outputs.len(), 37);
+    assert_eq!(outputs.len(), 43);
     let borrowed: Vec<(&str, &Tensor)> =
         outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     expected.check(&borrowed);
@@ -141,6 +141,7 @@ fn meaning(model_type: &str, key: &str) -> Option<Value> {
             Some(json!(if is_gemma { "gelu_pytorch_tanh" } else { "silu" }))
         }
         "num_key_value_heads" => Some(json!(32)),
+        "head_dim" if model_type.starts_with("deepseek") => Some(json!(64)),
         "head_dim" => Some(json!(128)),
         "decoder_vocab_size" => Some(json!(58101)),
         "num_decoder_layers" => Some(json!(6)),
@@ -204,6 +205,15 @@ fn configs_of_published_folders_are_read() {
         r#"{"model_type": "gemma3_text", "sliding_window_pattern": 6,
             "_sliding_window_pattern": 6, "rope_local_base_freq": 10000,
             "use_bidirectional_attention": false}"#,
+        r#"{"model_type": "deepseek_v2", "aux_loss_alpha": 0.001, "moe_layer_freq": 1,
+            "n_group": 1, "norm_topk_prob": false, "q_lora_rank": null, "scoring_func": "softmax",
+            "seq_aux": true, "topk_group": 1, "topk_method": "greedy", "rope_scaling":
+            {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000}"#,
+        r#"{"model_type": "deepseek_v3", "ep_size": 1, "moe_layer_freq": 1,
+            "num_nextn_predict_layers": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+            "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"}}"#,
         r#"{"model_type": "t5", "n_positions": 512, "dense_act_fn": "gelu_new",
             "feed_forward_proj": "gated-gelu", "is_gated_act": true, "output_past": true,
             "tie_word_embeddings": false}"#,
@@ -255,6 +265,9 @@ fn a_key_that_means_another_model_is_refused_by_name() {
         ("gemma2", "sliding_window_pattern", "3"),
         ("gemma3_text", "rope_parameters", r#"{"rope_theta": 3.0}"#),
         ("gemma3_text", "use_bidirectional_attention", "true"),
+        ("deepseek_v2", "moe_layer_freq", "2"),
+        ("deepseek_v3", "quantization_config", r#"{"quant_method": "fp8"}"#),
+        ("deepseek_v3", "index_topk", "2048"),
         ("t5", "dense_act_fn", r#""silu""#),
         ("marian", "normalize_before", "true"),
         ("marian", "encoder_layerdrop", "0.1"),
@@ -305,7 +318,7 @@ fn a_value_of_another_type_is_refused_with_key_value_and_type() {
             count += 1;
         }
     }
-    assert_eq!(count, 230);
+    assert_eq!(count, 288);
 }
 
 /// Keys whose field has no value by default.
@@ -357,6 +370,18 @@ fn a_wrong_value_is_named_where_it_is_in_the_file() {
         ("vit", "label2id", r#"{"no": "0"}"#, "`label2id.no` is \"0\", expected a whole number"),
         ("convnext", "depths", "[3, 3, 9]", "`depths` is [3,3,9]: invalid length 3"),
         ("gemma3_text", "layer_types", "[\"x\"]", "`layer_types` is [\"x\"]: unknown variant `x`"),
+        (
+            "deepseek_v2",
+            "topk_method",
+            "\"best\"",
+            "`topk_method` is \"best\", expected one of `greedy`, `group_limited_greedy`, `noaux_tc`",
+        ),
+        (
+            "deepseek_v3",
+            "scoring_func",
+            "\"tanh\"",
+            "`scoring_func` is \"tanh\", expected `softmax` or `sigmoid`",
+        ),
         ("llama", "rope_parameters", "5", "`rope_parameters` is 5, expected a table"),
         ("llama", "rope_scaling", r#"{"factor": "2"}"#, "`factor` is \"2\", expected a number"),
         (

@@ -164,6 +164,33 @@ fn mixtral(scan_layers: bool) -> Language<Decoder> {
     Language { model }
 }
 
+/// A DeepSeek-V2 whose second layer has four experts.
+fn deepseek() -> Language<Decoder> {
+    let sizes = decoder::Config {
+        vocab_size: VOCABULARY,
+        hidden_size: WIDTH,
+        intermediate_size: WIDTH,
+        num_hidden_layers: 2,
+        num_attention_heads: HEADS,
+        num_key_value_heads: Some(HEADS),
+        initializer_range: 0.1,
+        ..decoder::Config::new(decoder::ModelType::DeepseekV2)
+    };
+    let config = decoder::Config {
+        q_lora_rank: Some(12),
+        kv_lora_rank: Some(8),
+        qk_nope_head_dim: Some(6),
+        qk_rope_head_dim: Some(4),
+        v_head_dim: Some(8),
+        n_routed_experts: Some(4),
+        num_experts_per_tok: Some(2),
+        moe_intermediate_size: Some(8),
+        first_k_dense_replace: Some(1),
+        ..sizes
+    };
+    Language { model: Decoder::new(config).unwrap() }
+}
+
 fn gpt2() -> Language<Gpt2> {
     let config = gpt2::Config {
         vocab_size: VOCABULARY,
@@ -317,6 +344,11 @@ fn int8_weights_are_not_trained_or_mixed_up_with_others() {
 #[test]
 fn experts_on_several_devices_train_as_on_one() {
     check(|| mixtral(true), &["fsdp=2,expert=4"]);
+}
+
+#[test]
+fn latent_attention_on_several_devices_trains_as_on_one() {
+    check(deepseek, &["fsdp=2,expert=2,tp=2"]);
 }
 
 /// The losses of 200 steps of a Mixtral.
