@@ -55,6 +55,7 @@
 //! | step | by index | in sequence |
 //! | --- | --- | --- |
 //! | texts to a tokenizer | [`ByteLevelBpe`] | |
+//! | a model's folder to a tokenizer | [`Tokenizer::load`], [`Tiktoken`] | |
 //! | conversation to text | [`ChatTemplate`] | the same |
 //! | conversations with answers, kept | [`ChatArray`] | |
 //! | text to tokens | `Tokenizer::tokenize` | the same |
@@ -78,7 +79,10 @@ mod indexed_documents;
 mod masking;
 mod packed_documents;
 mod packed_stream;
+mod pieces;
 mod prefetch;
+mod special_tokens;
+mod tiktoken;
 mod token_array;
 mod token_blocks;
 mod token_bytes;
@@ -88,6 +92,7 @@ mod token_format;
 mod token_store;
 mod tokenized;
 mod tokenizer;
+mod tokenizer_folder;
 
 pub use bpe::ByteLevelBpe;
 pub use bucket_boundaries::{BucketBoundaries, choose_boundaries, token_lengths};
@@ -98,6 +103,7 @@ pub use indexed_documents::IndexedDocuments;
 pub use masking::MaskedLanguageModel;
 pub use packed_documents::{LongDocuments, PackedDocuments};
 pub use packed_stream::PackedStream;
+pub use tiktoken::Tiktoken;
 pub use token_array::TokenArray;
 pub use token_blocks::TokenBlocks;
 pub use token_collator::{CausalLabels, IGNORE_INDEX, TokenCollator, TokenDataset};

@@ -89,6 +89,19 @@ fn has_type(decoder: &serde_json::Value, name: &str) -> bool {
     }
 }
 
+/// The characters that stand for the bytes in GPT-2's tokens. Printable characters of Latin-1 stand
+/// for themselves, and the characters from U+0100 on for the other bytes, in order.
+pub(super) fn byte_characters() -> [char; 256] {
+    let is_printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = '\u{100}'..;
+    let mut characters = ['\0'; 256];
+    for (byte, character) in (0..=255_u8).zip(&mut characters) {
+        *character =
+            if is_printable(byte) { char::from(byte) } else { others.next().unwrap_or_default() };
+    }
+    characters
+}
+
 /// The byte of a character in GPT-2's tokens. Printable characters of Latin-1 stand for themselves,
 /// and the characters from U+0100 on for the other bytes, in order.
 fn byte(character: char) -> Option<u8> {

@@ -1,6 +1,7 @@
-//! Hugging Face's tokenizers, loaded from a `tokenizer.json`.
+//! Hugging Face's tokenizers, loaded from a `tokenizer.json` or another file.
 //!
-//! Out of scope: padding and labels (`token_collator`), and training (`bpe`).
+//! Out of scope: which files a folder has (`tokenizer_folder`), padding and labels
+//! (`token_collator`), and training (`bpe`).
 
 use std::fmt;
 use std::io::Write as _;
@@ -9,18 +10,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokenizers::{
-    EncodeInput, ModelWrapper, PostProcessor, TruncationDirection, TruncationParams,
+    ModelWrapper, OffsetType, PostProcessor, TruncationDirection, TruncationParams,
     TruncationStrategy,
 };
 
 use super::token_bytes::token_bytes;
 use super::tokenized::Tokenized;
 use super::{Encoding, Side};
+use crate::pieces::Pieces;
 use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
-/// A tokenizer of Hugging Face's libraries, stored in a `tokenizer.json` file.
+/// A tokenizer of Hugging Face's libraries, stored in a `tokenizer.json` file; or one of
+/// SentencePiece or tiktoken, which [`load`](Tokenizer::load) finds in a model's folder.
 ///
 /// A tokenizer is cheap to clone, and any number of threads can use it. The file's settings for
 /// padding and truncation are ignored, as in `transformers`: [`max_length`](Tokenizer::max_length)
@@ -46,9 +49,11 @@ use fulmen_files::Location;
 #[must_use]
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
+    /// What encodes texts instead of `inner`: a SentencePiece model.
+    pieces: Option<Arc<Pieces>>,
     /// The file, for messages; `None` if the tokenizer was loaded from memory.
     path: Option<PathBuf>,
-    /// The hash of the file's content.
+    /// The hash of the file's content, and of what its folder says about it.
     digest: String,
     vocab_size: usize,
     special_ids: Arc<[u32]>,
@@ -72,19 +77,39 @@ pub enum Truncation {
     OnlySecond,
 }
 
+/// What an encoding contains.
+#[derive(Clone, Copy)]
+struct EncodeSettings {
+    special_tokens: bool,
+    /// Whether to compute words and the places of tokens in the text.
+    offsets: bool,
+}
+
 /// The limit on the size of a `tokenizer.json`, ten times the largest ones.
-const MAX_BYTES: u64 = 512 << 20;
+pub(crate) const MAX_BYTES: u64 = 512 << 20;
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, local or from an object store.
+    /// Reads a `tokenizer.json`, local or from an object store. Also reads a SentencePiece model, and
+    /// tiktoken's ranks if the name of the file tells the encoding: `cl100k_base.tiktoken`,
+    /// `qwen.tiktoken`, Llama 3's `tokenizer.model`. What is in a file is recognized by its content.
+    ///
+    /// A SentencePiece model without its folder adds no special tokens to a text. Its control pieces
+    /// are special tokens, and so found in texts. [`load`](Tokenizer::load) reads the folder's files
+    /// too.
     ///
     /// # Errors
-    /// A file that cannot be read or is not a tokenizer; a BPE model with dropout.
+    /// A file that cannot be read or is not a tokenizer; a BPE model with dropout; a SentencePiece
+    /// model of whole words or characters; ranks whose encoding the name does not tell, which
+    /// [`Tiktoken`](super::Tiktoken) reads.
     pub fn from_file(file: impl Into<Location>) -> Result<Tokenizer> {
         let location = file.into();
         let name = location.to_string();
         let path = location.local().unwrap_or(Path::new(&name));
-        Tokenizer::new(&location.read_at_most(MAX_BYTES)?, Some(path.to_owned()))
+        let bytes = location.read_at_most(MAX_BYTES)?;
+        if let Some(tokenizer) = crate::tokenizer_folder::of_file(&location, &bytes)? {
+            return Ok(tokenizer);
+        }
+        Tokenizer::of_json(&bytes, Some(path.to_owned()))
             .map_err(|message| Error::file(path, message))
     }
 
@@ -93,11 +118,11 @@ impl Tokenizer {
     /// # Errors
     /// Those of [`from_file`](Tokenizer::from_file).
     pub fn from_bytes(bytes: &[u8]) -> Result<Tokenizer> {
-        Tokenizer::new(bytes, None).map_err(Error::new)
+        Tokenizer::of_json(bytes, None).map_err(Error::new)
     }
 
-    fn new(bytes: &[u8], path: Option<PathBuf>) -> Result<Tokenizer, String> {
-        let mut inner = catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes))
+    fn of_json(bytes: &[u8], path: Option<PathBuf>) -> Result<Tokenizer, String> {
+        let inner = catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes))
             .unwrap_or_else(|message| {
                 Err(format!("the tokenizers crate panicked: {message}").into())
             })
@@ -106,6 +131,18 @@ impl Tokenizer {
                 "not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {error}"
             )
         })?;
+        let mut digest = Fingerprint::new();
+        digest.add("tokenizer", bytes);
+        Tokenizer::new(inner, None, digest.to_string(), path)
+    }
+
+    /// `digest` is a hash of all that the tokens depend on.
+    pub(crate) fn new(
+        mut inner: tokenizers::Tokenizer,
+        pieces: Option<Arc<Pieces>>,
+        digest: String,
+        path: Option<PathBuf>,
+    ) -> Result<Tokenizer, String> {
         if let ModelWrapper::BPE(model) = inner.get_model()
             && let Some(dropout) = model.dropout.filter(|&dropout| dropout > 0.0)
         {
@@ -131,12 +168,11 @@ impl Tokenizer {
             .map(|(id, _)| *id)
             .collect();
         special.sort_unstable();
-        let mut digest = Fingerprint::new();
-        digest.add("tokenizer", bytes);
         Ok(Tokenizer {
             inner: Arc::new(inner),
+            pieces,
             path,
-            digest: digest.to_string(),
+            digest,
             vocab_size,
             special_ids: special.into(),
             special_tokens: true,
@@ -235,7 +271,7 @@ impl Tokenizer {
     /// A text that cannot be tokenized, for example with an unknown word if the file has no unknown
     /// token.
     pub fn encode(&self, text: &str) -> Result<Encoding> {
-        self.encode_input(text.into(), text)
+        self.encode_texts(text, None)
     }
 
     /// Tokenizes two texts as one sequence, such as a premise and a hypothesis, distinguished by
@@ -244,28 +280,46 @@ impl Tokenizer {
     /// # Errors
     /// Those of [`encode`](Tokenizer::encode); texts that [`Truncation`] cannot make short enough.
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<Encoding> {
-        self.encode_input((first, second).into(), first)
+        self.encode_texts(first, Some(second))
     }
 
-    fn encode_input(&self, input: EncodeInput<'_>, text: &str) -> Result<Encoding> {
-        let encode = || {
-            if self.words {
-                self.inner.encode(input, self.special_tokens)
-            } else {
-                // `encode_fast` does not compute offsets into the text, which are not needed.
-                self.inner.encode_fast(input, self.special_tokens)
+    /// Encodes with the given tokenizer, which may differ from the own one in its truncation.
+    fn run(
+        &self,
+        inner: &tokenizers::Tokenizer,
+        first: &str,
+        second: Option<&str>,
+        settings: EncodeSettings,
+    ) -> Result<tokenizers::Encoding> {
+        let EncodeSettings { special_tokens, offsets } = settings;
+        let encode = || match (&self.pieces, second) {
+            (Some(pieces), second) => {
+                let kind = || if offsets { OffsetType::Byte } else { OffsetType::None };
+                let encoding = pieces.encode(first, 0, kind())?;
+                let second = second.map(|text| pieces.encode(text, 1, kind())).transpose()?;
+                inner.post_process(encoding, second, special_tokens)
             }
+            (None, Some(second)) if offsets => inner.encode((first, second), special_tokens),
+            (None, Some(second)) => inner.encode_fast((first, second), special_tokens),
+            (None, None) if offsets => inner.encode(first, special_tokens),
+            (None, None) => inner.encode_fast(first, special_tokens),
         };
-        let encoding = catch_quietly(encode)
+        catch_quietly(encode)
             .unwrap_or_else(|message| {
                 Err(format!("the tokenizers crate panicked: {message}").into())
             })
             .map_err(|error| {
                 Error::new(format!(
                     "{self:?} cannot encode the text {:?}: {error}",
-                    TextStart(text)
+                    TextStart(first)
                 ))
-            })?;
+            })
+    }
+
+    fn encode_texts(&self, first: &str, second: Option<&str>) -> Result<Encoding> {
+        // Offsets into the text are needed only for the words.
+        let settings = EncodeSettings { special_tokens: self.special_tokens, offsets: self.words };
+        let encoding = self.run(&self.inner, first, second, settings)?;
         let types = encoding.get_type_ids();
         let special = encoding.get_special_tokens_mask();
         Ok(Encoding {
@@ -291,16 +345,8 @@ impl Tokenizer {
             plain.with_truncation(None).map_err(Error::new)?;
             inner = &plain;
         }
-        let encoding = catch_quietly(|| inner.encode(text, false))
-            .unwrap_or_else(|message| {
-                Err(format!("the tokenizers crate panicked: {message}").into())
-            })
-            .map_err(|error| {
-                Error::new(format!(
-                    "{self:?} cannot encode the text {:?}: {error}",
-                    TextStart(text)
-                ))
-            })?;
+        let settings = EncodeSettings { special_tokens: false, offsets: true };
+        let encoding = self.run(inner, text, None, settings)?;
         let ranges = encoding.get_offsets().iter().map(|&(start, end)| start..end);
         Ok((encoding.get_ids().to_vec(), ranges.collect()))
     }

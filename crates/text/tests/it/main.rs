@@ -4,4 +4,5 @@
 
 mod chat_array;
 mod chat_template;
+mod pieces;
 mod tokens;
