@@ -16,21 +16,14 @@ use fulmen::prelude::*;
 use model::{ChatModel, Recipe};
 use samples::{Lines, Split};
 
-/// The files of a folder that the trained folder has as well.
-const TOKENIZER_FILES: [&str; 6] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "tokenizer.model",
-];
+/// How the model generates, which the trained folder has as well.
+const GENERATION: &str = "generation_config.json";
 
 /// Fine-tunes a Hugging Face folder on conversations, or on preferences between answers
 #[derive(clap::Args)]
 struct Args {
-    /// A Hugging Face folder of a Llama, Mistral, Qwen or Gemma, with config.json, weights,
-    /// tokenizer.json and a chat template.
+    /// A Hugging Face folder of a Llama, Mistral, Qwen or Gemma, with config.json, weights, a
+    /// tokenizer (tokenizer.json or tokenizer.model) and a chat template.
     #[arg(long)]
     from: PathBuf,
     /// A .jsonl file. Each line has `messages`, or `prompt` and `completion`; with --dpo, `chosen`
@@ -60,7 +53,7 @@ impl Args {
     fn samples(&self, split: Split) -> cli::Result<Box<dyn Dataset>> {
         let lines = Lines::open(&self.data, split)?;
         let template = ChatTemplate::from_folder(&self.from)?;
-        let tokenizer = Tokenizer::from_file(self.from.join("tokenizer.json"))?;
+        let tokenizer = Tokenizer::load(&self.from)?;
         let vocab_size = Decoder::config_from_folder(&self.from)?.vocab_size;
         if self.recipe.dpo {
             return samples::pairs(&lines, &template, &tokenizer, self.max_length);
@@ -103,7 +96,8 @@ impl CliApp for Args {
         }
         if let Some(folder) = &self.save_to {
             module.save(folder)?;
-            copy_tokenizer(&self.from, folder)?;
+            Tokenizer::copy_files(&self.from, folder)?;
+            copy_generation(&self.from, folder)?;
         }
         if let Some(folder) = &self.save_adapter {
             module.save_adapter(folder)?;
@@ -119,14 +113,12 @@ impl CliApp for Args {
     }
 }
 
-/// Copies the files of the tokenizer, so that other programs can read the folder.
-fn copy_tokenizer(from: &Path, to: &Path) -> cli::Result<()> {
-    for name in TOKENIZER_FILES {
-        let file = from.join(name);
-        if file.exists() {
-            std::fs::copy(&file, to.join(name))
-                .map_err(|e| format!("{}: cannot be copied: {e}", file.display()))?;
-        }
+/// Copies how the model generates, so that other programs find it in the folder.
+fn copy_generation(from: &Path, to: &Path) -> cli::Result<()> {
+    let file = from.join(GENERATION);
+    if file.exists() {
+        std::fs::copy(&file, to.join(GENERATION))
+            .map_err(|e| format!("{}: cannot be copied: {e}", file.display()))?;
     }
     Ok(())
 }

@@ -19,13 +19,11 @@ use fulmen::trainer::{self, PredictionWriter};
 use model::{Recipe, TextClassifier};
 use texts::{Samples, Split, Text};
 
-/// The tokenizer's file in a folder.
-const TOKENIZER: &str = "tokenizer.json";
-
 /// Fine-tunes a Hugging Face folder to classify texts; `predict --output labels.csv` classifies
 #[derive(clap::Args)]
 struct Args {
-    /// A Hugging Face folder of a BERT or a RoBERTa, with config.json, weights and tokenizer.json.
+    /// A Hugging Face folder of a BERT or a RoBERTa, with config.json, weights and a tokenizer:
+    /// tokenizer.json, or a SentencePiece model.
     #[arg(long)]
     from: Option<PathBuf>,
     /// A .csv, .tsv or .jsonl file with `text` and `label`, or a folder in which each .txt or .md
@@ -119,12 +117,7 @@ impl Args {
                 );
             }
         };
-        Samples::new(
-            &texts,
-            Tokenizer::from_file(self.folder()?.join(TOKENIZER))?,
-            max_length,
-            &labels,
-        )
+        Samples::new(&texts, Tokenizer::load(self.folder()?)?, max_length, &labels)
     }
 
     /// A loader with batches of a few lengths. All texts must have labels.
@@ -173,8 +166,7 @@ impl CliApp for Args {
         if let Some(folder) = &self.save_to {
             module.save(folder)?;
             if !self.fake_data {
-                Tokenizer::from_file(self.folder()?.join(TOKENIZER))?
-                    .save(folder.join(TOKENIZER))?;
+                Tokenizer::copy_files(self.folder()?, folder)?;
             }
         }
         if let Some(folder) = &self.save_adapter {

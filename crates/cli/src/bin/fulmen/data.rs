@@ -114,8 +114,8 @@ pub(crate) struct Texts {
     /// Files, patterns such as 'texts/*.jsonl', and folders, local or gs:// or s3://
     #[arg(required = true)]
     files: Vec<String>,
-    /// A tokenizer.json of Hugging Face's tokenizers
-    #[arg(long, value_name = "FILE")]
+    /// A tokenizer.json of Hugging Face's tokenizers, a SentencePiece model, or a model's folder
+    #[arg(long, value_name = "FILE_OR_FOLDER")]
     tokenizer: Option<String>,
     /// Add the special tokens of the tokenizer's file to each document
     #[arg(long, requires = "tokenizer")]
@@ -212,9 +212,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
                         .lines(texts.lines)
                         .validation(texts.validation);
                     let options = match texts.tokenizer {
-                        Some(file) => options.tokenizer(
-                            Tokenizer::from_file(file)?.special_tokens(texts.special_tokens),
-                        ),
+                        Some(file) => options
+                            .tokenizer(read_tokenizer(&file)?.special_tokens(texts.special_tokens)),
                         None => options,
                     };
                     let options = match texts.separator {
@@ -241,6 +240,16 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Info(arguments) if arguments.statistics => show_statistics(&arguments),
         Command::Info(arguments) => info(&arguments.shards),
     }
+}
+
+/// Reads a tokenizer's file, or the tokenizer of a folder.
+fn read_tokenizer(place: &str) -> Result<Tokenizer> {
+    let location = Location::from(place);
+    let is_folder = match location.local() {
+        Some(path) => path.is_dir(),
+        None => !location.exists()?,
+    };
+    if is_folder { Tokenizer::load(location) } else { Tokenizer::from_file(location) }
 }
 
 fn print_manifest(manifest: &Manifest) {

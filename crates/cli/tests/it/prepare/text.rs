@@ -250,6 +250,25 @@ fn a_killed_run_over_texts_continues_with_the_same_bytes() {
 }
 
 #[test]
+fn a_folder_with_a_tokenizer_does_what_its_file_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input.jsonl");
+    fs::write(&input, json_lines(0..20)).unwrap();
+    let model = folder.path().join("model");
+    fs::create_dir(&model).unwrap();
+    fs::write(model.join("tokenizer.json"), tokenizer_json()).unwrap();
+    let run = |tokenizer: &Path, output: &str| {
+        let output = folder.path().join(output);
+        let mut command = program();
+        command.args(["data", "prepare", "text"]).arg(&input).arg("--output").arg(&output);
+        command.arg("--tokenizer").arg(tokenizer).stdout(Stdio::null());
+        assert!(command.status().unwrap().success());
+        contents(&output)
+    };
+    assert_eq!(run(&model, "of_folder"), run(&model.join("tokenizer.json"), "of_file"));
+}
+
+#[test]
 fn errors_in_texts_have_positions() {
     let folder = tempfile::tempdir().unwrap();
     let check = |name: &str, bytes: &[u8], options: &TextOptions, says: &[&str]| {
