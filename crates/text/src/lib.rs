@@ -75,6 +75,9 @@ mod chat_array;
 mod chat_template;
 mod document_reader;
 mod encoding;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod indexed_documents;
 mod masking;
 mod packed_documents;
