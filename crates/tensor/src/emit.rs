@@ -312,17 +312,23 @@ impl Program {
         if let Some(known) = self.functions_by_text.get(&definition) {
             return Ok(known.clone());
         }
-        let mut unique_name = name.to_owned();
-        for number in 1.. {
-            if self.function_names.insert(unique_name.clone()) {
-                break;
-            }
-            unique_name = format!("{name}_{number}");
-        }
+        let unique_name = self.free_name(name);
         line.text.insert_str(0, &format!("func.func private @{unique_name}"));
         self.functions.push(line);
         self.functions_by_text.insert(definition, unique_name.clone());
         Ok(unique_name)
+    }
+
+    /// The name of a new function: `name`, with a number if it is taken.
+    fn free_name(&mut self, name: &str) -> String {
+        let mut free = name.to_owned();
+        for number in 1.. {
+            if self.function_names.insert(free.clone()) {
+                break;
+            }
+            free = format!("{name}_{number}");
+        }
+        free
     }
 
     /// The value, unless an error prevents it. The first error ends the statement.
@@ -393,10 +399,15 @@ impl Writer for Program {
         self.or_remember(name).unwrap_or_default()
     }
 
-    fn write_helper(&mut self, name: &str, define: &dyn Fn() -> String) {
-        if self.function_names.insert(name.to_owned()) {
-            self.functions.push(Line::bare(define()));
+    fn write_helper(&mut self, name: &str, define: &dyn Fn(&str) -> String) -> String {
+        let definition = define(name);
+        if let Some(known) = self.functions_by_text.get(&definition) {
+            return known.clone();
         }
+        let unique_name = self.free_name(name);
+        self.functions.push(Line::bare(define(&unique_name)));
+        self.functions_by_text.insert(definition, unique_name.clone());
+        unique_name
     }
 }
 

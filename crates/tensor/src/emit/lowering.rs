@@ -35,7 +35,7 @@ pub(crate) trait Writer {
 
     /// Adds the private function `name` to the module, unless it exists. `define` returns its whole
     /// text.
-    fn write_helper(&mut self, name: &str, define: &dyn Fn() -> String);
+    fn write_helper(&mut self, name: &str, define: &dyn Fn(&str) -> String) -> String;
 }
 
 /// One operation's view of the program under construction.
@@ -212,10 +212,10 @@ impl Lowering<'_> {
         self.program.write_function(name, region)
     }
 
-    /// Adds the private function `name` to the module, unless it exists. `define` returns its whole
-    /// text.
-    pub(crate) fn helper(&mut self, name: &str, define: impl Fn() -> String) {
-        self.program.write_helper(name, &define);
+    /// The name of the private function that `define` returns, from its name: `name`, with a number if
+    /// it is taken. Equal definitions share one function.
+    pub(crate) fn helper(&mut self, name: &str, define: impl Fn(&str) -> String) -> String {
+        self.program.write_helper(name, &define)
     }
 
     fn push(&mut self, text: String) {

@@ -50,7 +50,7 @@ impl Operation for CopySign {
         let ty = cx.result().clone();
         let name = function_name("copysign", &ty);
         let integer = bits(ty.dtype);
-        cx.helper(&name, || {
+        let name = cx.helper(&name, |name| {
             let t = ty.stablehlo();
             let bits = TensorType::new(integer, &ty.shape).stablehlo();
             let most = (1u64 << (8 * integer.size_in_bytes() - 1)) - 1;

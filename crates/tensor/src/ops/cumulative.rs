@@ -197,7 +197,7 @@ impl Operation for Cumulative {
         let direction = if self.reverse { "_reverse" } else { "" };
         let name =
             format!("{}_{}_{}_{}{direction}", self.method, dims.join("x"), ty.dtype, self.axis);
-        cx.helper(&name, || {
+        let name = cx.helper(&name, |name| {
             let scalar = TensorType::scalar(ty.dtype).stablehlo();
             format!(
                 "  func.func private @{name}(%x: {text}) -> {text} {{\n    %w = sdy.sharding_constraint %x {whole} : \

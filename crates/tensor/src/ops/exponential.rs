@@ -51,7 +51,7 @@ impl Operation for XLogY {
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ty = cx.result().clone();
         let name = function_name("xlogy", &ty);
-        cx.helper(&name, || {
+        let name = cx.helper(&name, |name| {
             let t = ty.stablehlo();
             let mask = TensorType::new(crate::DType::Bool, &ty.shape).stablehlo();
             format!(

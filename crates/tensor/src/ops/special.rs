@@ -57,7 +57,7 @@ impl Operation for Lgamma {
         };
         let most = (1u64 << (8 * integer.size_in_bytes() - 1)) - 1;
         let name = function_name("lgamma", &ty);
-        cx.helper(&name, || {
+        let name = cx.helper(&name, |name| {
             let [t, word, mask] =
                 [ty.dtype, integer, DType::Bool].map(|dtype| TensorType::new(dtype, &ty.shape).stablehlo());
             format!(

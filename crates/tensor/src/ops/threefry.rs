@@ -49,7 +49,7 @@ impl Operation for Threefry2x32 {
         // The dot keeps the name apart from user-defined functions.
         let keys = if key.shape.rank() > 1 { ".keys" } else { "" };
         let name = format!("threefry2x32.{}{keys}", dims.join("x"));
-        cx.helper(&name, || helper(&name, &key, &ty, self.is_computed_once));
+        let name = cx.helper(&name, |name| helper(name, &key, &ty, self.is_computed_once));
         format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
     }
 }

@@ -57,7 +57,7 @@ impl Operation for TopK {
         // `chlo.top_k` uses the total order, where −0 comes before 0 and a negative NaN before all
         // numbers. So every zero becomes 0, and every NaN the same NaN.
         let name = function_name(&format!("top_{k}"), &from);
-        cx.helper(&name, || {
+        let name = cx.helper(&name, |name| {
             let mask = TensorType::new(DType::Bool, &from.shape).stablehlo();
             format!(
                 "  func.func private @{name}(%x: {t}) -> ({values}, {indices}) {{\n    \

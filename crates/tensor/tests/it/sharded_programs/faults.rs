@@ -489,3 +489,13 @@ fn a_dynamic_slice_of_a_dynamic_slice() {
     assert_eq!(one, [vec![5.0, 6.0], vec![4.0, 5.0, 6.0, 7.0]]);
     assert_eq!(eight, one);
 }
+
+#[test]
+fn running_minima_of_integers_have_their_positions() {
+    same(&CUBE, &[(&[4, 6], &["a", ""])], |x| {
+        let integers = (&x[0] * 10.0).to_dtype(DType::I32);
+        let (smallest, smallest_at) = integers.cummin(1);
+        let (largest, largest_at) = integers.cummax(1);
+        vec![smallest, smallest_at, largest, largest_at]
+    });
+}
