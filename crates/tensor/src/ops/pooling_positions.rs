@@ -12,7 +12,8 @@ use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
-use crate::{DType, Tensor, TensorType};
+use crate::whole_axes::WholeAxes;
+use crate::{DType, Mesh, Tensor, TensorType};
 
 /// Takes numbers and their positions, and returns the largest number of each window with its
 /// position. Of tied numbers, the one with the smallest position is selected. NaN is larger than
@@ -32,6 +33,15 @@ impl Operation for MaxPoolWithIndices {
         let largest = self.windows.result(inputs[0])?;
         let positions = TensorType::new(DType::I32, &largest.shape);
         Ok(vec![largest, positions])
+    }
+    fn check(&self, _: &Mesh, _: &[&TensorType]) -> Result<WholeAxes, String> {
+        let axes: Vec<usize> =
+            (0..self.windows.size.len()).filter(|&axis| self.windows.size[axis] > 1).collect();
+        Ok(WholeAxes {
+            operands: vec![axes.clone(), axes.clone()],
+            results: vec![axes.clone(), axes],
+            ..WholeAxes::default()
+        })
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(scatter_to_max(cx.input(0), &cx.outputs[1], &cx.cotangent())), None]

@@ -499,3 +499,26 @@ fn running_minima_of_integers_have_their_positions() {
         vec![smallest, smallest_at, largest, largest_at]
     });
 }
+
+#[test]
+fn positions_of_the_largest_in_windows() {
+    let windows = Pooling::new([3]).stride([2]).padding([1]);
+    for mesh in [&GRID[..], &CUBE] {
+        for (sizes, axes) in [
+            ([2, 2, 7], ["b", "", ""]),
+            ([2, 2, 7], ["", "b", ""]),
+            ([8, 2, 7], ["ab", "", ""]),
+            ([2, 2, 8], ["", "", "a"]),
+            ([2, 2, 8], ["b", "", "a"]),
+        ] {
+            same(mesh, &[(&sizes, &axes)], |x| {
+                let [largest, positions] = x[0].max_pool_with_indices(&windows);
+                let gradient = grad(&largest.sum_all(), &[&x[0]]);
+                vec![largest, positions, gradient[0].clone()]
+            });
+            same(mesh, &[(&sizes, &axes)], |x| {
+                vec![x[0].max_pool_with_indices(&windows)[0].clone()]
+            });
+        }
+    }
+}
