@@ -60,6 +60,33 @@ fn unit_in_the_last_place(number: f64, dtype: DType) -> f64 {
 
 /// Compares a value with the expected one.
 pub fn compare(actual: &Literal, expected: &Literal, tolerance: Tolerance) -> Comparison {
+    compare_within(actual, expected, tolerance, |_, _| 0.0)
+}
+
+/// Compares a value with the expected one. Each number may also differ by as much as the number of
+/// `nearby`, which was computed from inputs that are almost the same.
+pub fn compare_with_nearby(
+    actual: &Literal,
+    expected: &Literal,
+    nearby: &Literal,
+    tolerance: Tolerance,
+) -> Comparison {
+    let nearby = numbers(nearby);
+    let distance = |i: usize, expected: f64| match nearby.get(i) {
+        Some(nearby) if nearby.is_finite() => (nearby - expected).abs(),
+        _ => 0.0,
+    };
+    compare_within(actual, expected, tolerance, distance)
+}
+
+/// Compares a value with the expected one. `further` is the error that a number may have in addition
+/// to `tolerance`, from its position and its expected value.
+fn compare_within(
+    actual: &Literal,
+    expected: &Literal,
+    tolerance: Tolerance,
+    further: impl Fn(usize, f64) -> f64,
+) -> Comparison {
     let dtype = expected.ty().dtype;
     if actual.ty() != expected.ty() {
         let difference = format!("the type is {}, expected {}", actual.ty(), expected.ty());
@@ -81,7 +108,8 @@ pub fn compare(actual: &Literal, expected: &Literal, tolerance: Tolerance) -> Co
         }
         let error = if a.is_finite() && b.is_finite() { (a - b).abs() } else { f64::INFINITY };
         ulps = ulps.max(error / unit_in_the_last_place(b, dtype));
-        let excess = error / (tolerance.relative * b.abs() + tolerance.of_largest * largest);
+        let allowed = tolerance.relative * b.abs() + tolerance.of_largest * largest;
+        let excess = error / (allowed + further(i, b));
         if excess > 1.0 {
             wrong += 1;
             if excess > worst {
@@ -118,6 +146,21 @@ mod tests {
         assert_eq!(compared(&[f32::NAN], &[f32::NAN]).difference, None);
         assert!(compared(&[f32::NAN], &[1.0]).difference.is_some());
         assert!(compared(&[f32::INFINITY], &[1.0]).ulps.is_infinite());
+    }
+
+    #[test]
+    fn a_number_may_be_as_far_as_that_of_inputs_that_are_almost_the_same() {
+        let literal = |values: [f32; 3]| Literal::from_slice(&values, [3]).unwrap();
+        let expected = literal([1.0, 0.001, 2.0]);
+        let nearby = literal([1.0, 0.003, f32::NAN]);
+        let compared = |actual: [f32; 3]| {
+            let tolerance = Tolerance::of(DType::F32);
+            compare_with_nearby(&literal(actual), &expected, &nearby, tolerance).difference
+        };
+        assert_eq!(compared([1.0, 0.0025, 2.0]), None);
+        assert!(compared([1.0, 0.0035, 2.0]).unwrap().starts_with("number 1 is 0.0035"));
+        assert!(compared([1.001, 0.001, 2.0]).unwrap().starts_with("number 0"));
+        assert!(compared([1.0, 0.001, 2.001]).unwrap().starts_with("number 2"));
     }
 
     #[test]

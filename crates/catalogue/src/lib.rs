@@ -23,7 +23,7 @@ use fulmen_tensor::DType;
 
 pub use attrs::Attrs;
 pub use case::{Array, Case};
-pub use compare::{Comparison, Tolerance, compare};
+pub use compare::{Comparison, Tolerance, compare, compare_with_nearby};
 pub use families::{Family, families, family};
 pub use row::Row;
 
