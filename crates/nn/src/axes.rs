@@ -23,7 +23,7 @@
 use std::cell::RefCell;
 
 use fulmen_durable::messages::quantity;
-use fulmen_tensor::{AsTensor, Mesh, Shape, Sharding, Tensor};
+use fulmen_tensor::{AsTensor, Mesh, Refusal, Shape, Sharding, Tensor};
 
 use crate::library::NN;
 
@@ -167,13 +167,38 @@ impl AxisRules {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     pub fn apply<T>(&self, mesh: &Mesh, record: impl FnOnce() -> T) -> T {
+        self.put_in_force(mesh, true, record)
+    }
+
+    /// Like [`apply`](AxisRules::apply), but [`constrain`] does nothing. The rules only tell modules
+    /// that compute the samples of each device on their own, as
+    /// [`MixtureOfExperts`](crate::MixtureOfExperts) does, how the samples are split. The Trainer does
+    /// this for the strategies `ddp` and `fsdp`.
+    ///
+    /// ```
+    /// use fulmen_nn::axes::{AxisRules, axis_parts, constrain};
+    /// use fulmen_tensor::{DType, Mesh, Tensor};
+    ///
+    /// let mesh = Mesh::new([("data", 8)])?;
+    /// let x = Tensor::ones(DType::F32, [8, 4]);
+    /// AxisRules::default().apply_without_constraints(&mesh, || {
+    ///     assert_eq!(axis_parts("batch"), 8);
+    ///     assert!(constrain(&x, ["batch", "embed"]).is(&x));
+    /// });
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn apply_without_constraints<T>(&self, mesh: &Mesh, record: impl FnOnce() -> T) -> T {
+        self.put_in_force(mesh, false, record)
+    }
+
+    fn put_in_force<T>(&self, mesh: &Mesh, has_constraints: bool, record: impl FnOnce() -> T) -> T {
         struct Restore(Option<InForce>);
         impl Drop for Restore {
             fn drop(&mut self) {
                 IN_FORCE.set(self.0.take());
             }
         }
-        let in_force = InForce { rules: self.clone(), mesh: mesh.clone() };
+        let in_force = InForce { rules: self.clone(), mesh: mesh.clone(), has_constraints };
         let _restore = Restore(IN_FORCE.replace((mesh.num_devices() > 1).then_some(in_force)));
         record()
     }
@@ -192,19 +217,21 @@ impl AxisRules {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 pub fn without_rule<T>(name: &str, record: impl FnOnce() -> T) -> T {
-    let in_force = IN_FORCE.with_borrow(|in_force| {
-        in_force.as_ref().map(|InForce { rules, mesh }| (rules.clone(), mesh.clone()))
-    });
-    match in_force {
-        Some((rules, mesh)) => rules.without(name).apply(&mesh, record),
+    match IN_FORCE.with_borrow(Clone::clone) {
+        Some(InForce { rules, mesh, has_constraints }) => {
+            rules.without(name).put_in_force(&mesh, has_constraints, record)
+        }
         None => record(),
     }
 }
 
-/// The rules that [`constrain`] applies, and their mesh.
+/// The rules that a step is recorded with, and their mesh.
+#[derive(Clone)]
 struct InForce {
     rules: AxisRules,
     mesh: Mesh,
+    /// Whether [`constrain`] applies them.
+    has_constraints: bool,
 }
 
 thread_local! {
@@ -256,10 +283,24 @@ pub fn constrain<'a, N: Into<Option<&'a str>>>(
     NN.record("constrain", || {
         let x = x.as_tensor().live()?;
         let names: Vec<Option<&str>> = names.into_iter().map(Into::into).collect();
-        Ok(match sharding_in_force(&names, x.shape())? {
-            Some(sharding) => x.with_sharding(&sharding),
-            None => x.clone(),
-        })
+        if !has_constraints() {
+            check_names(&names, x.shape())?;
+            return Ok(x.clone());
+        }
+        split(x, &names)
+    })
+}
+
+/// Whether there are rules that [`constrain`] applies.
+pub(crate) fn has_constraints() -> bool {
+    IN_FORCE.with_borrow(|in_force| in_force.as_ref().is_some_and(|rules| rules.has_constraints))
+}
+
+/// The value, split by the rules in force, even if [`constrain`] does not apply them.
+pub(crate) fn split(x: &Tensor, names: &[Option<&str>]) -> Result<Tensor, Refusal> {
+    Ok(match sharding_in_force(names, x.shape())? {
+        Some(sharding) => x.with_sharding(&sharding),
+        None => x.clone(),
     })
 }
 
@@ -270,7 +311,7 @@ pub(crate) fn sharding_in_force(
 ) -> Result<Option<Sharding>, String> {
     check_names(names, shape)?;
     IN_FORCE.with_borrow(|in_force| {
-        let Some(InForce { rules, mesh }) = in_force else { return Ok(None) };
+        let Some(InForce { rules, mesh, .. }) = in_force else { return Ok(None) };
         rules.sharding(names, shape, mesh).map(Some)
     })
 }
@@ -279,7 +320,7 @@ pub(crate) fn sharding_in_force(
 /// `joined`; `None` without rules.
 pub(crate) fn joined_sharding(joined: &[&str], names: &[Option<&str>]) -> Option<Sharding> {
     IN_FORCE.with_borrow(|in_force| {
-        let InForce { rules, mesh } = in_force.as_ref()?;
+        let InForce { rules, mesh, .. } = in_force.as_ref()?;
         let all: Vec<Option<&str>> =
             joined.iter().map(|&n| Some(n)).chain(names.to_vec()).collect();
         let mut split = rules.mesh_axes(&all, mesh);
@@ -291,7 +332,7 @@ pub(crate) fn joined_sharding(joined: &[&str], names: &[Option<&str>]) -> Option
 /// The numbers of parts into which the rules in force split the axes of one value; 1 without rules.
 pub(crate) fn parts_of_axes<const N: usize>(names: [&str; N]) -> [usize; N] {
     IN_FORCE.with_borrow(|in_force| {
-        let Some(InForce { rules, mesh }) = in_force else { return [1; N] };
+        let Some(InForce { rules, mesh, .. }) = in_force else { return [1; N] };
         let split = rules.mesh_axes(&names.map(Some), mesh);
         std::array::from_fn(|i| split[i].iter().filter_map(|axis| mesh.size(axis)).product())
     })
@@ -302,7 +343,7 @@ pub(crate) fn parts_of_axes<const N: usize>(names: [&str; N]) -> [usize; N] {
 /// weight, asks for it.
 pub fn axis_parts(name: &str) -> usize {
     IN_FORCE.with_borrow(|in_force| {
-        let Some(InForce { rules, mesh }) = in_force else { return 1 };
+        let Some(InForce { rules, mesh, .. }) = in_force else { return 1 };
         let row = rules.0.iter().find(|row| row.0 == name);
         let axes = row.into_iter().flat_map(|row| &row.1);
         axes.filter_map(|axis| mesh.size(axis)).product()

@@ -172,6 +172,16 @@ fn products_have_16_bits_in_mixed_precision_and_sums_do_not() {
 
 /// The values and gradients on the devices of a mesh, by the default rules.
 fn on_devices(axes: &[(&str, usize)], moe: &MixtureOfExperts, x: &Tensor) -> Vec<Vec<f64>> {
+    computed(axes, true, moe, x)
+}
+
+/// The values and gradients by the default rules, with the constraints of modules or without them.
+fn computed(
+    axes: &[(&str, usize)],
+    has_constraints: bool,
+    moe: &MixtureOfExperts,
+    x: &Tensor,
+) -> Vec<Vec<f64>> {
     let mesh = Mesh::new(axes.iter().copied()).unwrap();
     let devices = Devices::from(mesh.num_devices());
     let runtime = Runtime::open(Accelerator::Cpu, &devices).unwrap().with_mesh(&mesh).unwrap();
@@ -186,12 +196,18 @@ fn on_devices(axes: &[(&str, usize)], moe: &MixtureOfExperts, x: &Tensor) -> Vec
         .map(|(names, ty)| AxisRules::default().sharding(&names, &ty.shape, &mesh).unwrap())
         .collect();
     let mut function = Function::trace("moe", &types, |arguments| {
-        AxisRules::default().apply(&mesh, || {
+        let record = || {
             for ((_, parameter), value) in parameters.iter().zip(&arguments[1..]) {
                 parameter.set(value.clone());
             }
             results(moe, &arguments[0], moe.forward(&arguments[0]))
-        })
+        };
+        let rules = AxisRules::default();
+        if has_constraints {
+            rules.apply(&mesh, record)
+        } else {
+            rules.apply_without_constraints(&mesh, record)
+        }
     });
     for (i, sharding) in shardings.iter().enumerate() {
         function = function.shard_parameter(i, sharding.clone());
@@ -199,6 +215,7 @@ fn on_devices(axes: &[(&str, usize)], moe: &MixtureOfExperts, x: &Tensor) -> Vec
         let result = if i == 0 { values.len() } else { i };
         function = function.shard_result(result, sharding.clone());
     }
+    function = function.shard_result(0, shardings[0].clone());
     let compiled = runtime.compile(&function).unwrap();
     let literals = values.iter().map(|value| value.eval().unwrap());
     let arrays: Vec<_> = literals
@@ -211,6 +228,9 @@ fn on_devices(axes: &[(&str, usize)], moe: &MixtureOfExperts, x: &Tensor) -> Vec
         // Nothing is sent within the loops.
         let collectives = compiled.executable().hlo().unwrap().collectives();
         assert!(collectives.iter().all(|collective| collective.times == 1), "{collectives:?}");
+        let samples = x.ty().size_in_bytes() as u64;
+        let has_all = collectives.iter().any(|collective| collective.bytes >= samples);
+        assert!(has_constraints || !has_all, "a device has all samples: {collectives:?}");
     }
     for ((_, parameter), value) in parameters.iter().zip(&values[1..]) {
         parameter.set(value.clone());
@@ -245,6 +265,23 @@ fn eight_devices_do_what_one_does() {
             assert_all_close(&on_devices(mesh, moe, x), &one, 1e-5);
         }
     }
+}
+
+#[test]
+fn without_constraints_each_device_computes_its_own_samples() {
+    let moe = MixtureOfExperts::new(16, 16, 8).block_size(4);
+    set_simple_values(&moe);
+    let x = simple(&[8, 96, 16], 37, DType::F32);
+    for moe in [&moe, &moe.clone().capacity_factor(1.0)] {
+        let one = computed(&[("data", 1)], false, moe, &x);
+        assert_all_close(&computed(&[("data", 8)], false, moe, &x), &one, 1e-4);
+    }
+    // Six samples are not split, rather than refused.
+    let x = simple(&[6, 4, 16], 37, DType::F32);
+    let mesh = Mesh::new([("data", 8)]).unwrap();
+    let rules = AxisRules::default();
+    assert!(rules.apply_without_constraints(&mesh, || moe.forward(&x)).fault().is_none());
+    assert!(rules.apply(&mesh, || moe.forward(&x)).fault().is_some());
 }
 
 #[test]

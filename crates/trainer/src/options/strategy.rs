@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use fulmen_data::Replicas;
 use fulmen_durable::messages::quantity;
+use fulmen_nn::axes::AxisRules;
 use fulmen_tensor::{Mesh, Sharding, TensorType};
 
 use crate::options::named_enum::named_value;
@@ -180,6 +181,13 @@ impl Strategy {
     pub(crate) fn batch(mesh: &Mesh) -> Sharding {
         let axes = mesh.axes().iter().map(|axis| axis.0.as_str());
         Sharding::over([axes.filter(|axis| BATCH_AXES.contains(axis)).collect()])
+    }
+
+    /// The rules for modules that compute the samples of each device on their own.
+    pub(crate) fn batch_rules(mesh: &Mesh) -> AxisRules {
+        let batch = Strategy::batch(mesh);
+        let axes: Vec<&str> = batch.axes().iter().flatten().map(String::as_str).collect();
+        AxisRules::new([("batch", &axes[..])])
     }
 
     /// The replicas of a mesh: the devices that share a batch. One process feeds all of them.

@@ -106,7 +106,7 @@ impl StepConfig {
         let is_approved = self.attention_kernel == AttentionKernel::Approved;
         with_auto_attention(is_approved && only_share_batch, || match &self.axis_rules {
             Some(rules) => rules.apply(&self.mesh, record),
-            None => record(),
+            None => Strategy::batch_rules(&self.mesh).apply_without_constraints(&self.mesh, record),
         })
     }
 
@@ -170,5 +170,22 @@ impl StepConfig {
     /// The factor on the learning rate for the number of devices.
     pub(crate) fn learning_rate_factor(&self) -> f64 {
         self.options.learning_rate_scaling.factor(self.replicas.devices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_nn::axes::axis_parts;
+
+    use super::*;
+    use crate::Trainer;
+
+    #[test]
+    fn a_strategy_without_sizes_tells_modules_how_samples_are_split() {
+        let mesh = Mesh::new([("fsdp", 4), ("model", 2)]).unwrap();
+        let choices = Choices::from(Trainer::builder().options().unwrap());
+        let config = choices.for_mesh(mesh.clone(), Strategy::replicas(&mesh));
+        let (parts, _) = config.in_force(|| ["batch", "heads"].map(axis_parts));
+        assert_eq!(parts, [4, 1]);
     }
 }

@@ -16,7 +16,9 @@ use fulmen_tensor::{
 };
 
 use super::{Activation, ExpertWeights, Routing};
-use crate::axes::{constrain, joined_sharding, parts_of_axes, sharding_in_force};
+use crate::axes::{
+    has_constraints, joined_sharding, parts_of_axes, sharding_in_force, split, without_rule,
+};
 use crate::precision::wide;
 
 /// The largest block, unless its size is set.
@@ -67,6 +69,9 @@ pub(super) fn forward(
     if shape.iter().product::<usize>() == 0 {
         return Ok(x.zeros_like());
     }
+    if !has_constraints() && !batch.is_multiple_of(groups) {
+        return without_rule("batch", || forward(x, routing, weights, block_size));
+    }
     let tokens = x.reshape([batch, length, x.size(-1)]);
     let names = [Some("batch"), (x.rank() == 3).then_some("length"), None];
     sharding_in_force(&names, tokens.shape())?;
@@ -87,19 +92,19 @@ pub(super) fn forward(
     let joined = |x: Tensor, names: &[Option<&str>]| {
         let sizes = x.shape()[3..].to_vec();
         let parts = x.broadcast_to([&[groups, shards, chunks], &sizes[..]].concat());
-        let parts = constrain(parts, [&LEAD.map(Some)[..], names].concat());
+        let parts = split(&parts, &[&LEAD.map(Some)[..], names].concat())?;
         let all = parts.reshape([&[groups * shards * chunks], &sizes[..]].concat());
-        with(all, &joined_sharding(&LEAD, names))
+        Ok::<_, Refusal>(with(all, &joined_sharding(&LEAD, names)))
     };
     let [embed, mlp] = [Some("embed"), Some("mlp")];
-    let input = joined(tokens.unsqueeze(1), &[None, embed]);
+    let input = joined(tokens.unsqueeze(1), &[None, embed])?;
     let by_shard = |w: &Tensor, names: [Option<&str>; 2]| {
         let sizes = [1, shards, 1, local_experts, w.size(1), w.size(2)];
         joined(w.reshape(sizes), &[&[None], &names[..]].concat())
     };
-    let gate = by_shard(&weights.gate, [mlp, embed]);
-    let up = by_shard(&weights.up, [mlp, embed]);
-    let down = by_shard(&weights.down, [embed, mlp]);
+    let gate = by_shard(&weights.gate, [mlp, embed])?;
+    let up = by_shard(&weights.up, [mlp, embed])?;
+    let down = by_shard(&weights.down, [embed, mlp])?;
     let of = |names: &[Option<&str>]| joined_sharding(&LEAD, names);
     let shardings = Shardings {
         rows: of(&[None, embed]),
@@ -117,8 +122,8 @@ pub(super) fn forward(
     };
     let y = work.run(&input, [gate, up, down], &plan);
     let parts = y.reshape([&[groups, shards, chunks], &y.shape()[1..]].concat());
-    let names = LEAD.map(Some).into_iter().chain([None, embed]);
-    let sum = constrain(parts, names).sum(1);
+    let names = [&LEAD.map(Some)[..], &[None, embed]].concat();
+    let sum = split(&parts, &names)?.sum(1);
     Ok(cut.undo(&sum).reshape(&shape[..]).to_dtype(x.dtype()))
 }
 
