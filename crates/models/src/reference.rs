@@ -10,6 +10,22 @@ use fulmen_tensor::{Runtime, Tensor, grad};
 
 use crate::{CausalLm, GenerationConfig, Pretrained, Prompt, generate};
 
+/// The values of tensors.
+pub(crate) fn evaluated(tensors: &[Tensor]) -> Vec<Vec<f64>> {
+    let values = Runtime::global().unwrap().eval_many(tensors).unwrap_or_else(|e| panic!("{e}"));
+    values.iter().map(|value| value.to_f64()).collect()
+}
+
+/// Fails if a number differs by more than this part of the largest one, or if all are 0.
+#[track_caller]
+pub(crate) fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    assert!(largest > 0.0 && actual.len() == expected.len());
+    for (a, b) in actual.iter().zip(expected) {
+        assert!((a - b).abs() <= tolerance * largest, "{a} and {b}; the largest is {largest}");
+    }
+}
+
 /// `reference/NAME`, the folder of a model that a script of `reference` wrote.
 pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("reference").join(name)

@@ -10,7 +10,9 @@ use fulmen_tensor::{
 use serde_json::json;
 
 use super::*;
-use crate::reference::{ExpectedValues, check_decoder, check_packing, folder};
+use crate::reference::{
+    ExpectedValues, assert_close, check_decoder, check_packing, evaluated, folder,
+};
 use crate::{GenerationConfig, Lora, Prompt, generate};
 
 fn load(name: &str) -> Decoder {
@@ -40,20 +42,6 @@ fn small(dense: usize) -> Config {
         moe_intermediate_size: Some(8),
         first_k_dense_replace: Some(dense),
         ..sizes
-    }
-}
-
-fn evaluated(tensors: &[Tensor]) -> Vec<Vec<f64>> {
-    let values = Runtime::global().unwrap().eval_many(tensors).unwrap_or_else(|e| panic!("{e}"));
-    values.iter().map(Literal::to_f64).collect()
-}
-
-#[track_caller]
-fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
-    let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-    assert!(largest > 0.0 && actual.len() == expected.len());
-    for (a, b) in actual.iter().zip(expected) {
-        assert!((a - b).abs() <= tolerance * largest, "{a} and {b}; the largest is {largest}");
     }
 }
 

@@ -9,21 +9,7 @@ use super::*;
 use crate::Pretrained;
 use crate::decoder::{Config, Decoder};
 use crate::gpt2::{self, Gpt2};
-use crate::reference::folder;
-
-fn evaluated(tensors: &[Tensor]) -> Vec<Vec<f64>> {
-    let values = Runtime::global().unwrap().eval_many(tensors).unwrap_or_else(|e| panic!("{e}"));
-    values.iter().map(|value| value.to_f64()).collect()
-}
-
-#[track_caller]
-fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
-    let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-    assert!(largest > 0.0 && actual.len() == expected.len());
-    for (a, b) in actual.iter().zip(expected) {
-        assert!((a - b).abs() <= tolerance * largest, "{a} and {b}; the largest is {largest}");
-    }
-}
+use crate::reference::{assert_close, evaluated, folder};
 
 #[test]
 fn integers_scales_results_and_gradients_are_pytorchs() {
