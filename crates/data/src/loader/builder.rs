@@ -209,10 +209,10 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer; 2
-    /// unless set.
+    /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer.
+    /// Unless set, 2, or of small batches up to 8 that take at most 1 MiB together.
     pub fn device_prefetch(mut self, batches: usize) -> DataLoaderBuilder {
-        self.config.device_prefetch = batches;
+        self.config.device_prefetch = Some(batches);
         self
     }
 
@@ -243,7 +243,7 @@ impl DataLoaderBuilder {
         }
         for (which, batches) in [
             ("prefetch", self.prefetch.unwrap_or(1)),
-            ("device_prefetch", self.config.device_prefetch),
+            ("device_prefetch", self.config.device_prefetch.unwrap_or(1)),
         ] {
             if batches == 0 {
                 return Err(Error::usage(format!(

@@ -403,7 +403,7 @@ impl DataLoader {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn report(&self) -> LoaderReport {
-        let Config { num_workers, prefetch, device_prefetch, .. } = *self.config();
+        let Config { num_workers, prefetch, .. } = *self.config();
         let mut report = self.inner.setup.stats.report().clone();
         report.num_workers = num_workers;
         report.cores = cores();
@@ -411,7 +411,7 @@ impl DataLoader {
         report.host_queue.capacity = prefetch;
         report.transfer = report.transfer.filter(|transfer| transfer.batches > 0);
         if let Some(transfer) = &mut report.transfer {
-            transfer.queue.capacity = device_prefetch;
+            transfer.queue.capacity = self.inner.device_prefetch();
         }
         report
     }

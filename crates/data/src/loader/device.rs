@@ -180,7 +180,7 @@ impl HostBatches {
         let timer = self.take_timer();
         let stats = Arc::clone(&self.inner().setup.stats);
         // The thread holds one more while the channel is full.
-        let (sender, receiver) = sync_channel(self.inner().setup.config.device_prefetch - 1);
+        let (sender, receiver) = sync_channel(self.inner().device_prefetch() - 1);
         let runtime = runtime.clone();
         let sharding = sharding.clone();
         let ready = Arc::new(AtomicUsize::new(0));

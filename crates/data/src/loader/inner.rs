@@ -35,6 +35,8 @@ struct BatchMemory {
     rows: usize,
     /// One per shape; at least one. The last is the largest.
     layouts: Vec<Arc<Layout>>,
+    /// The bytes of the largest batch.
+    largest: usize,
     pool: Pool,
 }
 
@@ -85,6 +87,11 @@ impl Inner {
             self.with_replicas(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
         limited.limit = self.limit.min(batches.max(1));
         Ok(limited)
+    }
+
+    /// How many batches are kept on the device ahead of the step.
+    pub(crate) fn device_prefetch(&self) -> usize {
+        self.setup.config.device_prefetch(self.memory.largest)
     }
 
     /// Whether an epoch has no end.
@@ -235,9 +242,9 @@ impl BatchMemory {
         // The batches of all buckets share it.
         let pool = Pool::new(
             largest,
-            config.prefetch.saturating_add(config.device_prefetch).saturating_add(2),
+            config.prefetch.saturating_add(config.device_prefetch(largest)).saturating_add(2),
         );
-        Ok(BatchMemory { rows, layouts, pool })
+        Ok(BatchMemory { rows, layouts, largest, pool })
     }
 }
 

@@ -145,10 +145,14 @@ fn counting(pause: Duration) -> (CountingDataset, Arc<AtomicUsize>) {
 #[test]
 fn as_many_batches_as_asked_for_are_ahead_and_no_more() {
     let runtime = runtime();
-    for ahead in [1, 2, 3] {
+    let small = (None, 8);
+    for (device_prefetch, ahead) in [(Some(1), 1), (Some(2), 2), (Some(3), 3), small] {
         let (data, read) = counting(Duration::ZERO);
-        let loader =
-            DataLoader::builder(data).batch_size(1).device_prefetch(ahead).build().unwrap();
+        let mut loader = DataLoader::builder(data).batch_size(1);
+        if let Some(batches) = device_prefetch {
+            loader = loader.device_prefetch(batches);
+        }
+        let loader = loader.build().unwrap();
         let mut batches = loader.prefetch_to(&runtime, &rows(), 0, 0);
         for count in 0..3 {
             let patience = Instant::now();
