@@ -441,6 +441,25 @@ mod tests {
         assert!(bytes.iter().all(|&bytes| bytes == weight_bytes), "{bytes:?}");
     }
 
+    #[test]
+    fn each_device_selects_the_experts_of_its_own_tokens() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        let rows = Sharding::new([Some("data")]);
+        let scores = TensorType::new(DType::F32, [4096, 64]);
+        let function = Function::trace("step", &[scores], |scores| {
+            let (values, experts) = scores[0].exp().topk(6);
+            vec![values, experts]
+        });
+        let function = function.shard_parameter(0, rows.clone());
+        let function = function.shard_result(0, rows.clone()).shard_result(1, rows);
+        let slices = Slice::parse_list("v5e:2x4").unwrap();
+        let mesh = Mesh::new([("data", 8)]).unwrap();
+        let step = Step::new(&function, &mesh).unwrap();
+        let report = estimate_all(&plugin, &slices, None, |_| step.clone()).unwrap();
+        let cost = report.slices[0].step.as_ref().unwrap();
+        assert!(cost.collectives.is_empty(), "{:?}", cost.collectives);
+    }
+
     /// The sum of a gradient over two slices: each device gets a quarter of the sum within its slice,
     /// adds the same quarter of the other slice, and gathers the quarters.
     #[test]

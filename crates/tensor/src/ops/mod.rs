@@ -63,7 +63,7 @@ mod split;
 mod stop_gradient;
 pub(crate) mod threefry;
 mod tile;
-mod top_k;
+pub(crate) mod top_k;
 pub(crate) mod transpose;
 mod triangle;
 mod triangular_solve;

@@ -13,8 +13,8 @@ const MAX_K: usize = 64;
 
 /// The `k` largest elements along the last axis, and their indices.
 #[derive(Debug)]
-struct TopK {
-    k: usize,
+pub(crate) struct TopK {
+    pub(crate) k: usize,
 }
 
 impl Operation for TopK {

@@ -17,6 +17,7 @@ mod kernel_calls;
 mod merged_axes;
 mod random_keys;
 mod replace;
+mod rows_of_top_k;
 mod select_and_scatter;
 mod single_updates;
 mod switches;
@@ -67,7 +68,7 @@ const CUDA: &[Platform] = &[Platform::Cuda];
 const TPU: &[Platform] = &[Platform::Tpu];
 
 /// All passes, in the order in which they see an operation.
-static PASSES: [Pass; 14] = [
+static PASSES: [Pass; 15] = [
     Pass {
         name: "updates-on-devices",
         platforms: EVERY_PLATFORM,
@@ -127,6 +128,12 @@ static PASSES: [Pass; 14] = [
         platforms: CPU,
         is_portable: false,
         change: Change::OperationsOnDevices(fourier_layouts::rule),
+    },
+    Pass {
+        name: "rows-of-top-k",
+        platforms: EVERY_PLATFORM,
+        is_portable: true,
+        change: Change::OperationsOnDevices(rows_of_top_k::as_sort),
     },
     Pass {
         name: "kernels",

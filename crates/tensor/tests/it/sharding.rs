@@ -88,6 +88,29 @@ fn an_order_of_axes_changes_only_where_elements_are_in_memory() {
 }
 
 #[test]
+fn each_device_selects_the_largest_elements_of_its_own_rows() {
+    let value = numbers([16, 12]);
+    let selected = |devices: usize| {
+        let runtime = cpu(devices);
+        let function = Function::trace("select", &[f32s([16, 12])], |x| {
+            // The order of the rows' elements is not that of their indices.
+            let (values, indices) = (&x[0] * 5.0).sin().topk(3);
+            vec![values, indices]
+        });
+        let function =
+            function.shard_parameter(0, rows()).shard_result(0, rows()).shard_result(1, rows());
+        let compiled = runtime.compile(&function).unwrap();
+        let collectives = compiled.executable().hlo().unwrap().collectives();
+        assert!(collectives.is_empty(), "{collectives:?}");
+        let outputs = compiled.call(vec![runtime.to_devices(&value, &rows()).unwrap().into()]);
+        let arrays = outputs.unwrap().arrays;
+        let read = runtime.read(&arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        (read[0].to_vec::<f32>().unwrap(), read[1].to_vec::<i32>().unwrap())
+    };
+    assert_eq!(selected(8), selected(1));
+}
+
+#[test]
 fn what_is_gathered_over_one_axis_stays_split_over_the_other() {
     let mesh = Mesh::new([("fsdp", 4), ("model", 2)]).unwrap();
     let runtime = cpu(8).with_mesh(&mesh).unwrap();
