@@ -64,6 +64,7 @@ enum Replacement {
 
 const EVERY_PLATFORM: &[Platform] = &[Platform::Cpu, Platform::Cuda, Platform::Tpu];
 const CPU: &[Platform] = &[Platform::Cpu];
+const CPU_AND_CUDA: &[Platform] = &[Platform::Cpu, Platform::Cuda];
 const CUDA: &[Platform] = &[Platform::Cuda];
 const TPU: &[Platform] = &[Platform::Tpu];
 
@@ -131,8 +132,8 @@ static PASSES: [Pass; 15] = [
     },
     Pass {
         name: "rows-of-top-k",
-        platforms: EVERY_PLATFORM,
-        is_portable: true,
+        platforms: CPU_AND_CUDA,
+        is_portable: false,
         change: Change::OperationsOnDevices(rows_of_top_k::as_sort),
     },
     Pass {
