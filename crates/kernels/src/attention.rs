@@ -13,6 +13,7 @@ mod pairs;
 use fulmen_error::{Error, Result};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, TensorType, custom_gradient};
 
+use crate::padding::pad;
 use crate::{Index, KERNELS, Kernel, Memory, Tile, Tiles};
 
 /// The score of a hidden key. It is finite, so that differences of scores are no NaN.
@@ -375,17 +376,4 @@ impl Sizes {
         };
         Some([of(query), of(key)])
     }
-}
-
-/// Extends an axis, counted from the last, with zeros to a multiple of `block`.
-fn pad(x: &Tensor, from_last: usize, block: usize) -> Tensor {
-    let axis = x.rank() - from_last;
-    let size = x.shape()[axis];
-    let missing = size.next_multiple_of(block) - size;
-    if missing == 0 {
-        return x.clone();
-    }
-    let mut high = vec![0; x.rank()];
-    high[axis] = missing as i64;
-    x.pad(Tensor::zeros(x.dtype(), []), &vec![0; x.rank()], &high, &vec![0; x.rank()])
 }

@@ -1,13 +1,16 @@
 //! [`BuiltIn`]: the kernels of this crate by name, as `fulmen selftest` tests and approves them.
 
-use crate::{FlashAttention, rms_norm};
+use fulmen_tensor::Refusal;
+
+use crate::{FlashAttention, Kernel, LinearCrossEntropy, rms_norm};
 
 /// A kernel of this crate.
 ///
 /// ```
 /// use fulmen_kernels::BuiltIn;
 ///
-/// assert_eq!(BuiltIn::ALL.map(BuiltIn::name), ["flash_attention", "rms_norm_residual"]);
+/// let names = BuiltIn::ALL.map(BuiltIn::name);
+/// assert_eq!(names, ["flash_attention", "linear_cross_entropy", "rms_norm_residual"]);
 /// assert!(BuiltIn::FlashAttention.text().contains("module"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,18 +18,22 @@ use crate::{FlashAttention, rms_norm};
 pub enum BuiltIn {
     /// [`FlashAttention`], forward and backward.
     FlashAttention,
+    /// [`LinearCrossEntropy`], forward and backward.
+    LinearCrossEntropy,
     /// [`rms_norm_residual`](crate::rms_norm_residual), forward and backward.
     RmsNormResidual,
 }
 
 impl BuiltIn {
     /// All kernels.
-    pub const ALL: [BuiltIn; 2] = [BuiltIn::FlashAttention, BuiltIn::RmsNormResidual];
+    pub const ALL: [BuiltIn; 3] =
+        [BuiltIn::FlashAttention, BuiltIn::LinearCrossEntropy, BuiltIn::RmsNormResidual];
 
     /// The name of its function.
     pub fn name(self) -> &'static str {
         match self {
             BuiltIn::FlashAttention => "flash_attention",
+            BuiltIn::LinearCrossEntropy => "linear_cross_entropy",
             BuiltIn::RmsNormResidual => "rms_norm_residual",
         }
     }
@@ -34,11 +41,7 @@ impl BuiltIn {
     /// The version of this crate and the Mosaic text of calls that use each feature. It changes with
     /// the kernel.
     pub fn text(self) -> String {
-        let kernels = match self {
-            BuiltIn::FlashAttention => FlashAttention::examples(),
-            BuiltIn::RmsNormResidual => rms_norm::examples(),
-        };
-        let kernels = match kernels {
+        let kernels = match self.examples() {
             Ok(kernels) => kernels,
             Err(refusal) => return format!("{refusal:?}"),
         };
@@ -49,6 +52,15 @@ impl BuiltIn {
         }
         text
     }
+
+    /// The kernels of calls that use each feature.
+    pub(crate) fn examples(self) -> Result<Vec<Kernel>, Refusal> {
+        match self {
+            BuiltIn::FlashAttention => FlashAttention::examples(),
+            BuiltIn::LinearCrossEntropy => LinearCrossEntropy::examples(),
+            BuiltIn::RmsNormResidual => rms_norm::examples(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -57,7 +69,7 @@ mod tests {
 
     #[test]
     fn each_text_is_that_of_the_kernels_and_the_same_again() {
-        for (kernel, modules) in [(BuiltIn::FlashAttention, 12), (BuiltIn::RmsNormResidual, 2)] {
+        for (kernel, modules) in BuiltIn::ALL.into_iter().zip([12, 6, 2]) {
             let text = kernel.text();
             assert_eq!(text.matches("module @kernel").count(), modules, "{text}");
             assert_eq!(text, kernel.text());

@@ -16,7 +16,9 @@ mod grid;
 mod index;
 #[cfg(test)]
 mod interpreted;
+mod linear_cross_entropy;
 mod mosaic;
+mod padding;
 mod program;
 mod record;
 mod rms_norm;
@@ -28,6 +30,7 @@ use fulmen_tensor::internal::Library;
 pub use attention::FlashAttention;
 pub use built_in::BuiltIn;
 pub use index::{Condition, Index};
+pub use linear_cross_entropy::{LinearCrossEntropy, LogitSums};
 pub use program::Kernel;
 pub use record::{Memory, Table, Tile, Tiles};
 pub use rms_norm::rms_norm_residual;

@@ -116,8 +116,9 @@ pub struct Gpt2 {
     /// recomputed. Generation with a cache is always plain.
     #[module(skip)]
     pub attention: AttentionMethod,
-    /// How [`loss`](Gpt2::loss) is computed; initially [`LossMethod::Auto`]. That is chunks if the
-    /// logits of one sequence need more than 1 GiB in f32: `4·vocabulary·length` bytes.
+    /// How [`loss`](Gpt2::loss) is computed; initially [`LossMethod::Auto`]. That is plain unless the
+    /// logits of one sequence need more than 1 GiB in f32, `4·vocabulary·length` bytes. Then it is the
+    /// kernel on TPUs for which it is approved, if it fits, and otherwise chunks.
     #[module(skip)]
     pub loss_method: LossMethod,
     /// The dtype of the residual stream, the values between the blocks; initially `None`, which is that

@@ -10,9 +10,7 @@ mod method;
 mod positions;
 mod rotary;
 
-pub use auto::{
-    AttentionKernel, AutoAttention, KernelArguments, attention_kernel, with_auto_attention,
-};
+pub use auto::KernelArguments;
 pub use cache::KeyValueCache;
 pub use method::AttentionMethod;
 pub use positions::{LearnedPositions, SinusoidalPositions, alibi, alibi_at, sinusoidal};

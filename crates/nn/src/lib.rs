@@ -42,6 +42,7 @@ extern crate self as fulmen_nn;
 pub mod activation;
 pub mod attention;
 pub mod augment;
+pub mod auto_kernels;
 pub mod axes;
 mod buffer;
 mod composed;

@@ -128,7 +128,7 @@ impl Feasibility {
         Ok(())
     }
 
-    /// Whether the step fits, and what it would need with attention by the kernel.
+    /// Whether the step fits, and what it would need with the kernels that fit.
     fn write_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let needed = self.hbm_needed_bytes.map_or("unknown".into(), memory);
         let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
@@ -139,11 +139,7 @@ impl Feasibility {
         )?;
         if let Some(bytes) = self.hbm_with_kernel_bytes {
             let fits = if bytes <= self.hbm_available_bytes { "" } else { ", which does not fit" };
-            writeln!(
-                f,
-                "  kernel      with attention by the kernel, it needs {}{fits}",
-                memory(bytes)
-            )?;
+            writeln!(f, "  kernel      with kernels, it needs {}{fits}", memory(bytes))?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ pub struct Step {
     /// The bytes that a checkpoint copies on each device, so that training can continue while it is
     /// written.
     pub copied_bytes: Option<u64>,
-    /// The same step for TPUs with attention by the kernel, if only a selftest is missing to take it.
+    /// The same step for TPUs with kernels, if only a selftest is missing to take them.
     pub with_kernel: Option<String>,
 }
 
@@ -156,7 +156,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
     Ok(feasibility)
 }
 
-/// Fills in the memory of the step with attention by the kernel. A kernel that libtpu refuses is a
+/// Fills in the memory of the step with kernels. A kernel that libtpu refuses is a
 /// warning: the step does without it.
 fn add_kernel(
     feasibility: &mut Feasibility,
@@ -172,7 +172,7 @@ fn add_kernel(
             feasibility.hbm_with_kernel_bytes = needed;
         }
         Err(error) => feasibility.warnings.push(Warning {
-            message: format!("libtpu refuses the step with attention by the kernel: {error}"),
+            message: format!("libtpu refuses the step with kernels: {error}"),
             source: None,
         }),
     }

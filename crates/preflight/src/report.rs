@@ -27,8 +27,8 @@ pub struct Feasibility {
     pub hbm_available_bytes: u64,
     /// HBM of one device that the step needs, in bytes, if known.
     pub hbm_needed_bytes: Option<u64>,
-    /// HBM of one device that the step needs with attention by the kernel, in bytes, if only a
-    /// selftest is missing to take it.
+    /// HBM of one device that the step needs with kernels, in bytes, if only a selftest is missing to
+    /// take them.
     pub hbm_with_kernel_bytes: Option<u64>,
     /// The compile time, in seconds.
     pub compile_s: f64,

@@ -86,8 +86,8 @@ mod tests {
         report
     }
 
-    /// Whether attention and the norm are approved.
-    fn approved(folder: &Path) -> [bool; 2] {
+    /// Whether attention, the loss and the norm are approved.
+    fn approved(folder: &Path) -> [bool; 3] {
         BuiltIn::ALL.map(|kernel| {
             let approval = Approval::new(kernel.name(), &kernel.text(), "TPU v5 lite", "ab");
             approval.standing(folder) == Standing::Approved
@@ -105,17 +105,17 @@ mod tests {
         let (passed, after) = settled(report(None));
         assert_eq!(
             (passed.facts["kernel flash_attention"].as_str(), after),
-            ("approved", [true; 2])
+            ("approved", [true; 3])
         );
         let (failed, after) = settled(report(Some(NORM)));
-        assert_eq!(after, [true, false]);
+        assert_eq!(after, [true, true, false]);
         assert_eq!(failed.facts["kernel rms_norm_residual"], "no longer approved");
-        assert_eq!(settled(report(Some("kernels"))).1, [false; 2]);
-        assert_eq!(settled(report(None)).1, [true; 2]);
+        assert_eq!(settled(report(Some("kernels"))).1, [false; 3]);
+        assert_eq!(settled(report(None)).1, [true; 3]);
         let crashed = PartReport { ending: Ending::Exit { code: 1 }, ..report(None) };
-        assert_eq!(settled(crashed).1, [false; 2]);
+        assert_eq!(settled(crashed).1, [false; 3]);
         let nothing = PartReport { comparisons: 0, ..report(None) };
-        assert_eq!(settled(nothing).1, [false; 2]);
+        assert_eq!(settled(nothing).1, [false; 3]);
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         let mut on_cpu = report(None);
         on_cpu.facts.clear();
         settle_in(&mut on_cpu, Some(folder.path()));
-        assert!(on_cpu.facts.is_empty() && approved(folder.path()) == [false; 2]);
+        assert!(on_cpu.facts.is_empty() && approved(folder.path()) == [false; 3]);
         let mut off = report(None);
         settle_in(&mut off, None);
         assert!(off.skipped[0].contains("FULMEN_COMPILE_CACHE is off"), "{off:?}");

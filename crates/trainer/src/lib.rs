@@ -39,7 +39,7 @@ mod options;
 
 mod process_group;
 
-mod attention_kernel;
+mod approved_kernels;
 
 mod logs;
 

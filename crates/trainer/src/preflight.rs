@@ -22,7 +22,7 @@ pub use fulmen_preflight::{
 };
 use fulmen_tensor::{Function, Mesh, Runtime};
 
-use crate::attention_kernel::AttentionKernel;
+use crate::approved_kernels::{ApprovedKernels, KernelApproval};
 use crate::program::trace_fit::{self, TracedFit};
 use crate::program::{StepProgram, TrainProgram, is_internal};
 use crate::state::{StateLayout, names, to_initialize};
@@ -68,15 +68,15 @@ fn estimate<M: TrainingModule>(
     let libtpu = libtpu()?;
     fulmen_preflight::estimate(&libtpu, slices, prices, |slice| {
         let mesh = mesh_of(choices.options.strategy, mesh, &default_mesh(slice)?)?;
-        choices.attention_kernel = AttentionKernel::of(Platform::Tpu.name(), &libtpu, || {
+        choices.kernels = ApprovedKernels::of(Platform::Tpu.name(), &libtpu, || {
             let topology = fulmen_preflight::topology(&libtpu, slice).map_err(|e| e.to_string())?;
             kind_of(&topology)
         });
         let traced = TracedStep::new(&choices, mesh.clone(), module, train)?;
         let mut step = traced.step()?;
-        if traced.kernel_advice().is_some() {
-            let approved =
-                Choices { attention_kernel: AttentionKernel::Approved, ..choices.clone() };
+        if !traced.kernel_advice().is_empty() {
+            let kernels = ApprovedKernels::each(|_| KernelApproval::Approved);
+            let approved = Choices { kernels, ..choices.clone() };
             let traced = TracedStep::new(&approved, mesh, module, train)?;
             step.with_kernel = Some(traced.stablehlo()?);
         }
@@ -237,8 +237,7 @@ impl TrainerBuilder {
         };
         let mut choices = choices.for_platform(topology.platform_name());
         let platform = topology.platform_name();
-        choices.attention_kernel =
-            AttentionKernel::of(platform, topology.plugin(), || kind_of(&topology));
+        choices.kernels = ApprovedKernels::of(platform, topology.plugin(), || kind_of(&topology));
         let config = choices.for_mesh(mesh.clone(), Strategy::replicas(&mesh));
         let traced =
             trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;
@@ -340,12 +339,12 @@ impl TracedStep {
         self.function()?.stablehlo_on(Platform::Tpu, &self.config.mesh)
     }
 
-    /// How to take the kernel for attention that it could compute, if it is not approved.
-    fn kernel_advice(&self) -> Option<String> {
-        self.config.attention_kernel.advice(&self.program.attention)
+    /// How to take the kernels that fit and are not approved.
+    fn kernel_advice(&self) -> Vec<String> {
+        self.config.kernels.advice(&self.program.taken)
     }
 
-    /// How this step differs from the requested one, and how attention takes the kernel.
+    /// How this step differs from the requested one, and how to take kernels.
     fn note(&self) -> Option<String> {
         let notes: Vec<String> = self.note.iter().cloned().chain(self.kernel_advice()).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
@@ -600,26 +599,27 @@ mod tests {
         let x = vec![0.0f32; 4 * 128 * 8];
         let data = TensorDataset::builder().array("x", [4, 128, 8], x).build().unwrap();
         let loader = DataLoader::builder(data).batch_size(4).build().unwrap();
-        let traced = |kernel: AttentionKernel, axis: &str| {
+        let traced = |kernel: KernelApproval, axis: &str| {
             let options = Trainer::builder().options().unwrap();
-            let choices = Choices { attention_kernel: kernel, ..Choices::from(options) };
+            let kernels = ApprovedKernels::each(|_| kernel.clone());
+            let choices = Choices { kernels, ..Choices::from(options) };
             let mesh = Mesh::new([("data", 2), (axis, 2)]).unwrap();
             let traced =
                 TracedStep::new(&choices, mesh, &Attend(Linear::new(8, 8)), &loader).unwrap();
             let text = traced.function().unwrap().stablehlo().unwrap();
             let takes_kernel = text.contains("@flash_attention");
-            let line = traced.config.attention_kernel.describe(&traced.program.attention).unwrap();
+            let line = traced.config.kernels.describe(&traced.program.taken).join("\n");
             (takes_kernel, line, traced.note().unwrap_or_default())
         };
-        let (takes, line, note) = traced(AttentionKernel::Approved, "fsdp");
+        let (takes, line, note) = traced(KernelApproval::Approved, "fsdp");
         assert!(takes && note.is_empty(), "{note}");
         assert_eq!(
             line,
             "attention: auto takes kernel; `fulmen selftest` approved the kernel for these TPUs"
         );
-        let (takes, line, _) = traced(AttentionKernel::Approved, "model");
+        let (takes, line, _) = traced(KernelApproval::Approved, "model");
         assert!(!takes && line.contains("auto takes plain; the kernel is approved, but"), "{line}");
-        let missing = AttentionKernel::NotApproved("no selftest".into());
+        let missing = KernelApproval::NotApproved("no selftest".into());
         let (takes, line, note) = traced(missing, "fsdp");
         assert!(
             !takes && line.contains("auto takes plain; the kernel is not approved (no selftest)"),
@@ -631,7 +631,7 @@ mod tests {
             ),
             "{note}"
         );
-        let (takes, line, note) = traced(AttentionKernel::None, "fsdp");
+        let (takes, line, note) = traced(KernelApproval::None, "fsdp");
         assert!(
             !takes && line == "attention: auto takes plain" && note.is_empty(),
             "{line} {note}"
@@ -654,7 +654,7 @@ mod tests {
         let with = feasibility.hbm_with_kernel_bytes.unwrap();
         // The scores of both sequences are 8 MiB.
         assert!(with + (2 << 20) < without, "{with} {without} {report}");
-        assert!(report.to_string().contains("with attention by the kernel, it needs"), "{report}");
+        assert!(report.to_string().contains("with kernels, it needs"), "{report}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! libtpu compiles the kernels, without a TPU.
 
-use fulmen_kernels::{FlashAttention, rms_norm_residual};
+use fulmen_kernels::{FlashAttention, LinearCrossEntropy, rms_norm_residual};
 use fulmen_pjrt::CompileOptions;
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{DType, Function, Mesh, Sharding, Tensor, TensorType, grad};
@@ -58,8 +58,24 @@ fn norm() -> Function {
     })
 }
 
+/// The cross-entropy of a head, forward and backward.
+fn loss(dtype: DType, groups: usize, tokens: usize, classes: usize, width: usize) -> Function {
+    let x = TensorType::new(dtype, [groups, tokens, width]);
+    let weight = TensorType::new(dtype, [classes, width]);
+    let targets = TensorType::new(DType::I32, [groups, tokens]);
+    let how = LinearCrossEntropy::new().softcap(Some(30.0));
+    Function::trace("loss", &[x, weight, targets], |x| {
+        let sums = how.forward(&x[0], &x[1], &x[2]);
+        let losses = &sums.log_sum_exp - &sums.of_target * 0.9 - &sums.sum * 1e-6;
+        let mut all = grad(&losses.sum_all(), &[&x[0], &x[1]]);
+        all.push(losses);
+        all
+    })
+}
+
 #[test]
 fn libtpu_compiles_the_kernels() {
+    compile(&loss(DType::Bf16, 1, 1500, 50_257, 768), 3, &ONE, &one_device());
     compile(&attention(1, 1500), 3, &ONE, &one_device());
     compile(&norm(), 2, &ONE, &one_device());
 }
@@ -67,6 +83,7 @@ fn libtpu_compiles_the_kernels() {
 #[test]
 #[ignore = "half a minute: cargo test -p fulmen-kernels --test it every_generation -- --ignored"]
 fn libtpu_compiles_the_kernels_for_every_generation() {
+    compile(&loss(DType::Bf16, 1, 8192, 128_256, 4096), 3, &ALL, &one_device());
     compile(&attention(1, 1500), 3, &ALL, &one_device());
     compile(&norm(), 2, &ALL, &one_device());
 }
@@ -88,6 +105,37 @@ fn libtpu_compiles_attention_of_every_width_that_auto_takes() {
         });
         compile(&function, 3, &ALL, &one_device());
     }
+}
+
+#[test]
+#[ignore = "minutes: cargo test -p fulmen-kernels --test it heads_of_every_width -- --ignored"]
+fn libtpu_compiles_the_loss_of_heads_of_every_width_that_auto_takes() {
+    for (dtype, widest) in [(DType::Bf16, 8192), (DType::F32, 4096)] {
+        for (tokens, classes, width) in [
+            (128, 1000, 8),
+            (200, 50_257, 768),
+            (1000, 32_000, 1000),
+            (4096, 151_936, 2048),
+            (4096, 128_256, 1280),
+            (4096, 128_256, widest / 2),
+            (4096, 128_256, widest),
+        ] {
+            compile(&loss(dtype, 1, tokens, classes, width), 3, &ALL, &one_device());
+        }
+    }
+}
+
+#[test]
+fn devices_share_the_groups_of_a_loss() {
+    let mesh = Mesh::new([("data", 2), ("fsdp", 2)]).unwrap();
+    let sharding = Sharding::over([vec!["data", "fsdp"]]);
+    let split = [0, 2].into_iter().fold(loss(DType::Bf16, 4, 512, 1024, 256), |function, i| {
+        function.shard_parameter(i, sharding.clone())
+    });
+    let text = compile(&split, 3, &["v5e:2x2"], &mesh);
+    assert_eq!(text.matches("sdy.manual_computation").count(), 3);
+    // The parts of the gradient of the weight.
+    assert!(text.contains("-> tensor<1x1024x256xbf16>"), "{text}");
 }
 
 #[test]

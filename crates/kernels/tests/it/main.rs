@@ -5,6 +5,7 @@
 mod attention;
 mod compiled;
 mod language;
+mod linear_cross_entropy;
 mod random_case;
 mod rms_norm;
 

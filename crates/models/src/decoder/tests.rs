@@ -1,6 +1,6 @@
 //! Comparison with transformers.
 
-use fulmen_nn::attention::with_auto_attention;
+use fulmen_nn::auto_kernels::{AutoKernel, with_auto_kernels};
 use fulmen_tensor::{Function, Runtime, Scan, TensorType, autocast, grad, random};
 
 use super::*;
@@ -289,14 +289,15 @@ fn decoders_take_an_approved_kernel_unless_something_is_dropped_or_cached() {
         model.initialize(0);
         model.set_random_key(&random::key(0));
         let record = || autocast(Some(dtype), || model.forward(&ids));
-        let (logits, taken) = with_auto_attention(true, record);
+        let (logits, taken) = with_auto_kernels(&AutoKernel::ALL, record);
         assert!(logits.fault().is_none(), "{logits:?}");
-        taken.methods.into_iter().collect::<Vec<_>>()
+        let methods = taken[&AutoKernel::Attention].methods.iter();
+        methods.cloned().collect::<Vec<_>>().join(" and ")
     };
-    assert_eq!(taken(0.0, DType::Bf16, 128), [AttentionMethod::Kernel]);
-    assert_eq!(taken(0.1, DType::Bf16, 128), [AttentionMethod::Plain]);
-    assert_eq!(taken(0.0, DType::F16, 128), [AttentionMethod::Plain]);
-    assert_eq!(taken(0.0, DType::Bf16, 127), [AttentionMethod::Plain]);
+    assert_eq!(taken(0.0, DType::Bf16, 128), "kernel");
+    assert_eq!(taken(0.1, DType::Bf16, 128), "plain");
+    assert_eq!(taken(0.0, DType::F16, 128), "plain");
+    assert_eq!(taken(0.0, DType::Bf16, 127), "plain");
 }
 
 /// Gemma 2 with a tied head and bounded logits.
@@ -366,8 +367,8 @@ fn the_loss_in_chunks_is_the_plain_one_for_packed_documents_tied_weights_and_lor
 }
 
 #[test]
-fn a_large_vocabulary_is_computed_in_chunks() {
-    let loops = |vocab_size| {
+fn a_large_vocabulary_is_computed_in_chunks_or_by_an_approved_kernel() {
+    let text = |vocab_size| {
         let model = Decoder::new(Config { vocab_size, num_hidden_layers: 1, ..gemma2() }).unwrap();
         for (_, weight) in model.parameters() {
             weight.set(Tensor::zeros(DType::F32, weight.ty().shape));
@@ -376,9 +377,13 @@ fn a_large_vocabulary_is_computed_in_chunks() {
         let function = Function::trace("loss", &ids, |ids| {
             vec![model.loss(&ids[0], &ids[0], &CrossEntropyLoss::new())]
         });
-        function.stablehlo().unwrap().matches("stablehlo.while").count()
+        function.stablehlo().unwrap()
     };
+    let loops = |vocab_size| text(vocab_size).matches("stablehlo.while").count();
     assert_eq!([262_144, 262_145].map(loops), [0, 1]);
+    let (text, taken) = with_auto_kernels(&[AutoKernel::Loss], || text(262_145));
+    assert!(text.contains("@linear_cross_entropy("));
+    assert!(taken[&AutoKernel::Loss].methods.contains("kernel"));
 }
 
 /// The losses of 200 steps of Adam on one batch.

@@ -204,6 +204,31 @@ impl CrossEntropyLoss {
         (targets.masked_losses(&losses), targets)
     }
 
+    /// Whether the mean of the logits that smoothing needs is weighted.
+    pub(super) fn smooths_weighted(&self) -> bool {
+        self.label_smoothing != 0.0 && self.weight.is_some()
+    }
+
+    /// [`losses`](CrossEntropyLoss::losses) from what is known of each sample's logits: the logarithm
+    /// of the sum of exponentials, the logit of the target, and the mean.
+    #[cfg(feature = "kernels")]
+    pub(super) fn losses_of(
+        &self,
+        [log_sum, of_target, mean]: [&Tensor; 3],
+        targets: &Classes,
+        weight: Option<&Tensor>,
+    ) -> Tensor {
+        let mut losses = log_sum - of_target;
+        if let Some(weight) = weight {
+            losses = losses * targets.pick(weight);
+        }
+        if self.label_smoothing != 0.0 {
+            let uniform_loss = log_sum - mean;
+            losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
+        }
+        targets.masked_losses(&self.with_z_loss(losses, || log_sum.clone()))
+    }
+
     /// Adds the term of [`z_loss`](CrossEntropyLoss::z_loss) to losses `[samples]`.
     fn with_z_loss(&self, losses: Tensor, log_sum: impl FnOnce() -> Tensor) -> Tensor {
         if self.z_loss == 0.0 { losses } else { losses + log_sum().square() * self.z_loss }

@@ -3,13 +3,17 @@
 //! A loop runs over chunks of the axis before the features. Its body is the plain loss of the
 //! chunk's logits, in a [`checkpoint`], so the backward pass computes them again. The derivative of
 //! the loop adds up the gradients of the weight and the bias in f32. It uses only operations of
-//! XLA, so it runs on every platform.
+//! XLA, so it runs on every platform. The kernel is in `kernel.rs`.
 
-use fulmen_tensor::{AsTensor, Refusal, Tensor, checkpoint, map};
+#[cfg(feature = "kernels")]
+mod kernel;
+
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, checkpoint, map};
 
 use super::classes::Classes;
 use super::cross_entropy::{class_weight, mean_by};
 use super::{CrossEntropyLoss, LossMethod, Reduction};
+use crate::axes::axis_parts;
 use crate::composed::scaled_product;
 use crate::layers::Linear;
 use crate::library::{NN, live};
@@ -19,6 +23,12 @@ use crate::precision::{product_dtype, wide};
 /// A chunk's logits of one sequence need at most this number of bytes in f32, unless the number of
 /// positions is set.
 const CHUNK_BYTES: usize = 512 << 20;
+
+/// Shorter sequences are mostly padding in the 128 lanes of a TPU.
+const SHORTEST: usize = 128;
+
+/// libtpu has compiled the kernel for features of this many bytes.
+const WIDEST: usize = 16 << 10;
 
 /// [`cross_entropy`](super::cross_entropy) of the logits `x·weightᵀ`: features `[…, length,
 /// features]`, the weight `[classes, features]` of a linear layer, and the index of the right class,
@@ -148,12 +158,49 @@ impl LinearCrossEntropyLoss {
             self.scales.as_ref().map(Tensor::live).transpose()?;
             self.check(x, weight, target)?;
             let has_positions = x.rank() > 1 && target.shape().num_elements() > 0;
-            if has_positions && self.method.has_chunks(weight.size(0), x.size(-2)) {
-                return self.in_chunks(x, weight, target);
+            let method = match has_positions {
+                true => self.method.decided(weight.size(0), x.size(-2), || self.fits(x, weight)),
+                false => LossMethod::Plain,
+            };
+            match method {
+                LossMethod::Chunks => self.in_chunks(x, weight, target),
+                #[cfg(feature = "kernels")]
+                LossMethod::Kernel => self.by_kernel(x, weight, target),
+                #[cfg(not(feature = "kernels"))]
+                LossMethod::Kernel => {
+                    Err("the loss by `kernel` needs the feature `kernels` of fulmen".into())
+                }
+                LossMethod::Auto | LossMethod::Plain => {
+                    let logits = self.logits(x, weight, self.bias.as_ref());
+                    Ok(self.loss.forward(logits, target))
+                }
             }
-            let logits = self.logits(x, weight, self.bias.as_ref());
-            Ok(self.loss.forward(logits, target))
         })
+    }
+
+    /// Whether `auto` may take the kernel for these features and this weight.
+    fn fits(&self, x: &Tensor, weight: &Tensor) -> bool {
+        let is_whole = |axis: &str| axis_parts(axis) == 1;
+        let fits = |dtype: DType| {
+            [DType::F32, DType::Bf16].contains(&dtype)
+                && x.size(-1) * dtype.size_in_bytes() <= WIDEST
+        };
+        cfg!(feature = "kernels")
+            && self.kernel_lacks().is_none()
+            && product_dtype(x.dtype(), weight.dtype()).is_ok_and(fits)
+            && x.size(-2) >= SHORTEST
+            && ["length", "vocab"].iter().all(|axis| is_whole(axis))
+    }
+
+    /// What the kernel does not compute of this loss.
+    fn kernel_lacks(&self) -> Option<&'static str> {
+        if self.bias.is_some() {
+            return Some("a bias");
+        }
+        if self.scales.is_some() {
+            return Some("an int8 weight");
+        }
+        self.loss.smooths_weighted().then_some("class weights with label smoothing")
     }
 
     /// The loss of the features `[…, length, features]` with the weight and the bias of this layer. An

@@ -1,8 +1,9 @@
-//! Cross-entropy of the logits of a linear layer, plain and in chunks: values and gradients against
-//! PyTorch and in f64; on eight devices; what is kept, and what is reported.
+//! Cross-entropy of the logits of a linear layer, plain, in chunks and by the kernel: values and
+//! gradients against PyTorch and in f64; on eight devices; what is kept, and what is reported.
 
 use crate::common::reference::{Expected, cases, expect, inputs, number, numbers, word};
 use crate::common::{assert_all_close, evaluated, fault, on_the_device};
+use fulmen_nn::axes::AxisRules;
 use fulmen_nn::loss::{
     CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod, Reduction, linear_cross_entropy,
 };
@@ -40,12 +41,25 @@ fn loss(attrs: &Value) -> LinearCrossEntropyLoss {
     if attrs["softcap"].is_null() { loss } else { loss.softcap(number(&attrs["softcap"])) }
 }
 
+/// What the kernel takes.
+fn has_kernel(case: &Value, inputs: &[Tensor]) -> bool {
+    let attrs = &case["attrs"];
+    inputs.len() == 3 && !(attrs["weight"].is_array() && attrs["label_smoothing"].is_number())
+}
+
 #[test]
-fn both_methods_are_pytorchs() {
+fn all_methods_are_pytorchs() {
     let mut expected = Expected::within(1e-5, 5e-6);
-    for method in METHODS {
+    let mut by_kernel = 0;
+    for method in [LossMethod::Plain, LossMethod::Chunks, LossMethod::Kernel] {
         for case in cases("linear_cross_entropy.json") {
             let inputs = inputs(&case);
+            if method == LossMethod::Kernel {
+                if !has_kernel(&case, &inputs) {
+                    continue;
+                }
+                by_kernel += 1;
+            }
             let mut loss = loss(&case["attrs"]).method(method).chunk_size(3);
             if let Some(bias) = inputs.get(3) {
                 loss = loss.bias(bias);
@@ -55,6 +69,7 @@ fn both_methods_are_pytorchs() {
         }
     }
     expected.check();
+    assert!(by_kernel > 3, "{by_kernel} cases");
 }
 
 fn simple(shape: &[usize], factor: usize, dtype: DType) -> Tensor {
@@ -104,6 +119,28 @@ fn chunks_are_exact_in_f64_and_have_the_same_second_derivative() {
     let (plain, chunks) = all.split_at(all.len() / 2);
     assert_all_close(chunks, plain, 1e-12);
     assert!(plain[0].iter().any(|x| x.abs() > 1e-3));
+}
+
+#[test]
+fn the_kernel_is_exact_in_f64_also_for_devices_that_share_the_batch() {
+    let [x, weight, _] = tensors(DType::F64);
+    let weighted = CrossEntropyLoss::new().weight(simple(&[7], 13, DType::F64) + 1.5).z_loss(0.01);
+    let of = |loss: &CrossEntropyLoss, method| {
+        let loss = LinearCrossEntropyLoss::new(loss.clone()).softcap(3.0).method(method);
+        let value = loss.forward(&x, &weight, targets());
+        let mut all = grad(&value.sum_all(), &[&x, &weight]);
+        all.push(value);
+        all
+    };
+    let mesh = Mesh::new([("data", 2)]).unwrap();
+    for loss in [settings(), weighted.ignore_index(-100).reduction(Reduction::None)] {
+        let kernel = || of(&loss, LossMethod::Kernel);
+        let all =
+            [of(&loss, LossMethod::Plain), kernel(), AxisRules::default().apply(&mesh, kernel)];
+        let all = evaluated(&all.concat());
+        assert_all_close(&all[3..6], &all[..3], 1e-12);
+        assert_all_close(&all[6..], &all[..3], 1e-12);
+    }
 }
 
 #[test]
@@ -266,6 +303,8 @@ fn what_does_not_fit_is_told() {
     let expected = "the targets f32[2, 11, 4] must be integer indices [2, 11]";
     check(&plain.forward(&x, &weight, &x), expected);
     check(&plain.forward(&x, &weight, target.index(0, 0)), "must be integer indices [2, 11]");
+    let by_kernel = plain.clone().bias(&bias).method(LossMethod::Kernel);
+    check(&by_kernel.forward(&x, &weight, &target), "by `kernel` does not take a bias; use the");
     let short = plain.clone().bias(bias.narrow(0, 0, 6));
     check(&short.forward(&x, &weight, &target), "there are 7 classes, but the bias is f32[6]");
     let first = with(ignoring.clone().class_axis(1));

@@ -6,7 +6,7 @@
 
 use fulmen_catalogue::{Comparison, Tolerance, compare};
 use fulmen_error::{Error, Result};
-use fulmen_kernels::{BuiltIn, rms_norm_residual};
+use fulmen_kernels::{BuiltIn, LinearCrossEntropy, LogitSums, rms_norm_residual};
 use fulmen_nn::attention::{Attention, AttentionMethod};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{
@@ -30,6 +30,8 @@ struct Case {
 #[derive(Clone)]
 enum Kernel {
     Attention(AttentionCase),
+    /// The cross-entropy of a head, with this cap of the logits.
+    Loss(Option<f64>),
     /// The RMS norm of a sum, with a weight of this dtype.
     Norm(DType),
 }
@@ -67,6 +69,10 @@ fn cases() -> Vec<Case> {
         let kernel = Kernel::Norm(weight);
         Case { name, dtype, kernel, is_quick }
     };
+    let loss = |name, dtype, softcap, is_quick| {
+        let kernel = Kernel::Loss(softcap);
+        Case { name, dtype, kernel, is_quick }
+    };
     let causal = AttentionCase { causal: true, ..PLAIN };
     let grouped = AttentionCase { heads: 4, key_heads: 2, ..causal.clone() };
     let packed = AttentionCase {
@@ -84,6 +90,8 @@ fn cases() -> Vec<Case> {
             true,
             packed.clone(),
         ),
+        loss("loss of a head", DType::F32, None, true),
+        loss("loss of a head, cap", DType::Bf16, Some(3.0), true),
         norm("norm of a sum", DType::F32, DType::F32, true),
         norm("norm of a sum", DType::Bf16, DType::F32, true),
         attention("all keys", DType::F32, false, PLAIN),
@@ -99,6 +107,7 @@ fn cases() -> Vec<Case> {
         attention("cap", DType::F32, false, AttentionCase { softcap: Some(3.0), ..PLAIN }),
         attention("grouped heads", DType::Bf16, false, grouped),
         attention("causal, grouped heads, window, segments, cap", DType::F32, false, packed),
+        loss("loss of a head", DType::Bf16, None, false),
         norm("norm of a sum, 16-bit weight", DType::Bf16, DType::Bf16, false),
     ]
 }
@@ -116,12 +125,16 @@ pub(super) fn run(context: &Context) -> Result<()> {
     let is_wanted = |case: &Case| case.is_quick || context.options.full;
     let devices = all.devices().len();
     if devices == 1 {
-        context.skip("attention whose sequences several devices share: there is one");
+        context.skip("kernels whose sequences several devices share: there is one");
     } else {
         // All processes of a pod launch these programs in the same order.
-        let is_attention = |case: &Case| matches!(case.kernel, Kernel::Attention(_));
-        let shared = cases().into_iter().filter(|case| is_wanted(case) && is_attention(case));
-        for case in shared.take(if context.options.full { usize::MAX } else { 1 }) {
+        let is_shared = |case: &Case| match case.kernel {
+            Kernel::Norm(_) => false,
+            Kernel::Attention(_) | Kernel::Loss(_) => {
+                context.options.full || case.is_quick && case.dtype == DType::F32
+            }
+        };
+        for case in cases().into_iter().filter(is_shared) {
             Trial::new(context.platform(), &all, case).check(context);
         }
     }
@@ -149,6 +162,7 @@ impl Trial<'_> {
     fn kernel_name(&self) -> &'static str {
         match self.case.kernel {
             Kernel::Attention(_) => BuiltIn::FlashAttention.name(),
+            Kernel::Loss(_) => BuiltIn::LinearCrossEntropy.name(),
             Kernel::Norm(_) => BuiltIn::RmsNormResidual.name(),
         }
     }
@@ -233,7 +247,7 @@ impl Trial<'_> {
     /// On a TPU, the kernel multiplies f32 numbers in one pass of bf16.
     fn tolerance(&self) -> Tolerance {
         let both = |size: f64| Tolerance { relative: size, of_largest: size };
-        let has_products = matches!(self.case.kernel, Kernel::Attention(_));
+        let has_products = !matches!(self.case.kernel, Kernel::Norm(_));
         match (self.case.dtype, self.platform) {
             (DType::Bf16, _) => both(2e-2),
             (_, Platform::Tpu) if has_products => both(2e-2),
@@ -250,6 +264,13 @@ impl Trial<'_> {
     fn result_names(&self) -> &'static [&'static str] {
         match self.case.kernel {
             Kernel::Attention(_) => &["means", "gradient of q", "gradient of k", "gradient of v"],
+            Kernel::Loss(_) => &[
+                "log-sum-exp",
+                "logit of the target",
+                "sum of the logits",
+                "gradient of the features",
+                "gradient of the weight",
+            ],
             Kernel::Norm(_) => &[
                 "norm",
                 "sum",
@@ -258,6 +279,11 @@ impl Trial<'_> {
                 "gradient of the weight",
             ],
         }
+    }
+
+    /// The number of classes of a loss, not a multiple of a block.
+    fn classes(&self) -> usize {
+        2 * self.block + 11
     }
 
     /// The arguments, and the factors of the results in the loss.
@@ -269,6 +295,12 @@ impl Trial<'_> {
             Kernel::Attention(case) => {
                 let of_heads = |heads| (dtype, vec![batch, heads, length, case.width]);
                 [case.heads, case.key_heads, case.key_heads, case.heads].map(of_heads).to_vec()
+            }
+            Kernel::Loss(_) => {
+                let of_token = || (dtype, vec![batch, length]);
+                let weight = (dtype, vec![self.classes(), 128]);
+                let x = (dtype, vec![batch, length, 128]);
+                vec![x, weight, of_token(), of_token(), of_token()]
             }
             Kernel::Norm(weight) => {
                 let rows = || (dtype, vec![batch, length, 256]);
@@ -287,6 +319,13 @@ impl Trial<'_> {
             let ids: Vec<i32> = (0..batch * length).map(id).collect();
             inputs.push(Literal::from_slice(&ids, [batch, length])?);
         }
+        if let Kernel::Loss(_) = self.case.kernel {
+            // Each seventh target is ignored.
+            let target =
+                |i: usize| if i % 7 == 0 { -100 } else { (i * 37 % self.classes()) as i32 };
+            let targets: Vec<i32> = (0..batch * length).map(target).collect();
+            inputs.push(Literal::from_slice(&targets, [batch, length])?);
+        }
         Ok(inputs)
     }
 
@@ -303,6 +342,12 @@ impl Trial<'_> {
                     all.extend(self.attention(case, AttentionMethod::Plain, &wide));
                     all
                 }
+                Kernel::Loss(softcap) => {
+                    let how = LinearCrossEntropy::new().softcap(*softcap).block_size(self.block);
+                    let mut all = of_sums(x, how.forward(&x[0], &x[1], &x[5]), exact);
+                    all.extend(of_sums(&wide, plain_sums(&wide, *softcap), exact));
+                    all
+                }
                 Kernel::Norm(_) => {
                     let mut all = of_norm(x, rms_norm_residual(&x[0], &x[1], &x[2], EPS), exact);
                     all.extend(of_norm(&wide, plain_norm(&wide), exact));
@@ -314,7 +359,8 @@ impl Trial<'_> {
         if self.runtime.devices().len() > 1 {
             let axes = self.runtime.mesh().axes().iter().map(|axis| axis.0.as_str()).collect();
             let split = Sharding::over([axes]);
-            for (number, _) in types.iter().enumerate() {
+            let is_weight = |number| number == 1 && matches!(self.case.kernel, Kernel::Loss(_));
+            for number in (0..types.len()).filter(|&number| !is_weight(number)) {
                 function = function.shard_parameter(number, split.clone());
             }
         }
@@ -347,6 +393,35 @@ impl Trial<'_> {
         all.extend(grad(&loss, &[&x[0], &x[1], &x[2]]));
         all
     }
+}
+
+/// The sums over the logits of each token, by plain operations.
+fn plain_sums(x: &[Tensor], softcap: Option<f64>) -> LogitSums {
+    let mut logits = x[0].matmul(&x[1].t());
+    if let Some(cap) = softcap {
+        logits = (logits / cap).tanh() * cap;
+    }
+    let classes = Tensor::arange(DType::I32, x[1].size(0));
+    let is_target = x[5].unsqueeze(-1).eq(&classes);
+    LogitSums {
+        log_sum_exp: logits.logsumexp(-1),
+        of_target: is_target.select(&logits, 0.0).sum(-1),
+        sum: logits.sum(-1),
+    }
+}
+
+/// Sums over logits, and their gradients.
+fn of_sums(x: &[Tensor], sums: LogitSums, exact: DType) -> Vec<Tensor> {
+    let mut all = vec![sums.log_sum_exp, sums.of_target, sums.sum];
+    let terms =
+        all.iter().zip(&x[2..5]).map(|(sum, factor)| sum.to_dtype(exact) * factor.to_dtype(exact));
+    // The sum of all logits is large.
+    let factors = [1.0, 1.0, 1e-2];
+    let terms = terms.zip(factors).map(|(term, factor)| term.sum_all() * factor);
+    if let Some(loss) = terms.reduce(|loss, term| loss + term) {
+        all.extend(grad(&loss, &[&x[0], &x[1]]));
+    }
+    all
 }
 
 /// What is added to the mean of the squares.

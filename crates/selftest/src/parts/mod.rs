@@ -55,7 +55,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: KERNELS,
-        about: "attention and a norm by kernels against plain operations",
+        about: "attention, a loss and a norm by kernels against plain operations",
         limits: [300, 900],
         run: kernels::run,
     },

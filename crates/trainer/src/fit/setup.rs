@@ -111,7 +111,7 @@ impl<'a> Fit<'a> {
         let first_step = start.position.global_step;
         let options = &config.options;
         let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
-        let attention = config.attention_kernel.describe(&prepared.program.attention);
+        let kernels = config.kernels.describe(&prepared.program.taken);
         let step = TrainStep::new(session, module, config, prepared, start, Some(interrupt))?;
         let copy_program = checkpoints::copy_program(session, &step)?;
         let mut validation = Vec::new();
@@ -142,7 +142,7 @@ impl<'a> Fit<'a> {
         };
         let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
         if options.enable_model_summary {
-            say(&start, attention);
+            say(&start, kernels);
         }
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
         let reports = Reports::new(module, config, &fit_start, &start);
@@ -174,10 +174,10 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// Prints what a step costs, and how its attention is computed.
-fn say(start: &TrainStart, attention: Option<String>) {
+/// Prints what a step costs, and what its methods named `auto` take.
+fn say(start: &TrainStart, kernels: Vec<String>) {
     let cost = start.cost().map(ToString::to_string);
-    cost.into_iter().chain(attention).for_each(|line| note(&line));
+    cost.into_iter().chain(kernels).for_each(|line| note(&line));
 }
 
 /// Compiles the programs that the module declares.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmen_nn::attention::AutoAttention;
+use fulmen_nn::auto_kernels::AllTaken;
 use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::forward::Forward;
@@ -22,8 +22,8 @@ pub(crate) struct TrainProgram {
     pub(crate) loss: String,
     /// The names of the parameters that no loss trains, although they are not frozen.
     pub(crate) without_gradient: Vec<String>,
-    /// What attention with the method `auto` took.
-    pub(crate) attention: AutoAttention,
+    /// What the methods named `auto` took.
+    pub(crate) taken: AllTaken,
 }
 
 impl TrainProgram {
@@ -59,14 +59,16 @@ pub(crate) fn record_train_step(
     // A parameter may be used by batches of some shapes only. The last phase trains the most
     // parameters.
     let mut without_gradient: Option<Vec<EntryId>> = None;
-    let mut attention = AutoAttention::default();
+    let mut taken = AllTaken::new();
     let mut steps: Vec<StepProgram> = Vec::new();
     for phase in 0..layout.phases.count() {
         without_gradient = None;
         let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
             let recorded = recording.record(batch, phase)?;
             loss.get_or_insert(recorded.loss);
-            attention.extend(recorded.attention);
+            for (kernel, by_step) in recorded.taken {
+                taken.entry(kernel).or_default().extend(by_step);
+            }
             let without = recorded.without_gradient;
             match &mut without_gradient {
                 Some(all) => all.retain(|id| without.contains(id)),
@@ -89,7 +91,7 @@ pub(crate) fn record_train_step(
         steps,
         loss: loss.unwrap_or_default(),
         without_gradient: without_gradient.into_iter().flatten().flat_map(names).collect(),
-        attention,
+        taken,
     })
 }
 
@@ -111,7 +113,7 @@ struct RecordedTraining {
     /// The name of the logged loss.
     loss: String,
     without_gradient: Vec<EntryId>,
-    attention: AutoAttention,
+    taken: AllTaken,
 }
 
 impl TrainRecording<'_> {
@@ -122,7 +124,7 @@ impl TrainRecording<'_> {
         let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
         let recorder = Recorder::new(module, optimizers, batch, batches, layout, config, phase);
         let record = || Forward::record(module, batch, recorder, &key, config, seed);
-        let (forward, attention) = config.in_force(record);
+        let (forward, taken) = config.in_force(record);
         let forward = forward?;
         let mut recorded = forward.recorded;
         let logged = forward.logged;
@@ -177,7 +179,7 @@ impl TrainRecording<'_> {
         let without_gradient =
             optimizer_steps.iter().flat_map(|step| &step.without_gradient).copied().collect();
         let step = StepProgram::new(step, config)?;
-        Ok(RecordedTraining { step, loss: forward.loss_name, without_gradient, attention })
+        Ok(RecordedTraining { step, loss: forward.loss_name, without_gradient, taken })
     }
 }
 

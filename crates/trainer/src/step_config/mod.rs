@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_nn::Parameter;
-use fulmen_nn::attention::{AutoAttention, with_auto_attention};
+use fulmen_nn::auto_kernels::{AllTaken, with_auto_kernels};
 use fulmen_nn::axes::AxisRules;
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Mesh, Sharding};
 
-use crate::attention_kernel::AttentionKernel;
+use crate::approved_kernels::ApprovedKernels;
 use crate::batches_per_step::BatchesPerStep;
 use crate::rules::evaluated_weights::EvaluatedWeights;
 use crate::rules::step_rule::StepRule;
@@ -37,8 +37,8 @@ pub(crate) struct Choices {
     pub(crate) axis_rules: Option<Arc<AxisRules>>,
     /// Whether the kernels of convolutions are stored with the output channels last.
     pub(crate) stores_output_channels_last: bool,
-    /// Whether attention with the method `auto` takes the kernel.
-    pub(crate) attention_kernel: AttentionKernel,
+    /// Which kernels the methods named `auto` take.
+    pub(crate) kernels: ApprovedKernels,
 }
 
 impl From<Options> for Choices {
@@ -51,7 +51,7 @@ impl From<Options> for Choices {
             scales_learning_rate: false,
             callback_rules: Vec::new(),
             stores_output_channels_last: false,
-            attention_kernel: AttentionKernel::None,
+            kernels: ApprovedKernels::default(),
         }
     }
 }
@@ -98,13 +98,12 @@ impl Deref for StepConfig {
 }
 
 impl StepConfig {
-    /// Runs `record` with the rules for axes in force. Also returns what attention with the method
-    /// `auto` took.
-    pub(crate) fn in_force<T>(&self, record: impl FnOnce() -> T) -> (T, AutoAttention) {
+    /// Runs `record` with the rules for axes in force. Also returns what methods named `auto` took.
+    pub(crate) fn in_force<T>(&self, record: impl FnOnce() -> T) -> (T, AllTaken) {
         // Devices that share the batch alone each compute the kernel for their part of it.
         let only_share_batch = self.replicas.devices == self.mesh.num_devices();
-        let is_approved = self.attention_kernel == AttentionKernel::Approved;
-        with_auto_attention(is_approved && only_share_batch, || match &self.axis_rules {
+        let approved = if only_share_batch { self.kernels.approved() } else { Vec::new() };
+        with_auto_kernels(&approved, || match &self.axis_rules {
             Some(rules) => rules.apply(&self.mesh, record),
             None => Strategy::batch_rules(&self.mesh).apply_without_constraints(&self.mesh, record),
         })

@@ -13,7 +13,7 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
-use crate::attention_kernel::AttentionKernel;
+use crate::approved_kernels::ApprovedKernels;
 use crate::callbacks::callback::Callback;
 #[cfg(feature = "prometheus")]
 use crate::callbacks::metrics_endpoint::MetricsEndpoint;
@@ -276,7 +276,7 @@ impl TrainerBuilder {
             arranged.with_saved_programs(&options.aot).map_err(|e| e.context("aot"))?
         };
         let mut choices = choices.for_platform(runtime.client().platform_name());
-        choices.attention_kernel = attention_kernel(&runtime, process_group.as_deref())?;
+        choices.kernels = approved_kernels(&runtime, process_group.as_deref())?;
         let options = &choices.options;
         let mut callbacks = self.callbacks;
         let has =
@@ -327,20 +327,20 @@ impl TrainerBuilder {
     }
 }
 
-/// Whether attention with the method `auto` takes the kernel. Process 0 decides for all, so that they
-/// run the same program.
-fn attention_kernel(
+/// Which kernels the methods named `auto` take. Process 0 decides for all, so that they run the same
+/// program.
+fn approved_kernels(
     runtime: &Runtime,
     process_group: Option<&ProcessGroup>,
-) -> Result<AttentionKernel> {
+) -> Result<ApprovedKernels> {
     let client = runtime.client();
     let kind = || match runtime.devices().first() {
         Some(device) => Ok(device.kind().to_owned()),
         None => Err("there is no device".to_owned()),
     };
-    let find = || AttentionKernel::of(client.platform_name(), client.plugin(), kind);
+    let find = || ApprovedKernels::of(client.platform_name(), client.plugin(), kind);
     match process_group {
-        Some(process_group) => process_group.broadcast("attention_kernel", || Ok(find())),
+        Some(process_group) => process_group.broadcast("kernels", || Ok(find())),
         None => Ok(find()),
     }
 }
