@@ -158,9 +158,10 @@ impl LinearCrossEntropyLoss {
             self.scales.as_ref().map(Tensor::live).transpose()?;
             self.check(x, weight, target)?;
             let has_positions = x.rank() > 1 && target.shape().num_elements() > 0;
-            let method = match has_positions {
-                true => self.method.decided(weight.size(0), x.size(-2), || self.fits(x, weight)),
-                false => LossMethod::Plain,
+            let method = if has_positions {
+                self.method.decided(weight.size(0), x.size(-2), || self.fits(x, weight))
+            } else {
+                LossMethod::Plain
             };
             match method {
                 LossMethod::Chunks => self.in_chunks(x, weight, target),
