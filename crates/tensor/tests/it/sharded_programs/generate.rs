@@ -645,7 +645,14 @@ impl Generator {
                 operands.push(self.operand(&shape));
                 if transposed { Op::ConvTranspose(window) } else { Op::Convolution(window) }
             }
-            4 => Op::MaxPool(self.window(spatial, 3)),
+            4 => {
+                let window = self.window(spatial, 3);
+                if self.random.chance(50) {
+                    Op::MaxPool(window)
+                } else {
+                    Op::MaxPoolPositions(window)
+                }
+            }
             5 => Op::AvgPool(self.window(spatial, 3)),
             6 => {
                 let sizes =

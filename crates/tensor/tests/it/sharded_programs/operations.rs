@@ -14,61 +14,150 @@ use super::program::Step;
 pub(super) enum Op {
     Unary(usize),
     Binary(usize),
-    Reduce { how: usize, axes: Vec<isize>, keep: bool },
-    Along { how: usize, axis: isize },
-    Softmax { axis: isize, log: bool },
+    Reduce {
+        how: usize,
+        axes: Vec<isize>,
+        keep: bool,
+    },
+    Along {
+        how: usize,
+        axis: isize,
+    },
+    Softmax {
+        axis: isize,
+        log: bool,
+    },
     Reshape(Vec<usize>),
     Permute(Vec<isize>),
     BroadcastTo(Vec<usize>),
     Flip(Vec<isize>),
-    Roll { shift: isize, axis: isize },
-    Pad { low: Vec<i64>, high: Vec<i64>, interior: Vec<usize> },
-    PadMode { how: usize, amounts: Vec<(i64, i64)> },
-    Slice { start: Vec<usize>, limit: Vec<usize>, stride: Vec<usize> },
-    SplitAndSwap { axis: isize, first: usize },
-    Concatenate { axis: isize },
-    Stack { axis: isize },
+    Roll {
+        shift: isize,
+        axis: isize,
+    },
+    Pad {
+        low: Vec<i64>,
+        high: Vec<i64>,
+        interior: Vec<usize>,
+    },
+    PadMode {
+        how: usize,
+        amounts: Vec<(i64, i64)>,
+    },
+    Slice {
+        start: Vec<usize>,
+        limit: Vec<usize>,
+        stride: Vec<usize>,
+    },
+    SplitAndSwap {
+        axis: isize,
+        first: usize,
+    },
+    Concatenate {
+        axis: isize,
+    },
+    Stack {
+        axis: isize,
+    },
     Tile(Vec<usize>),
-    RepeatInterleave { copies: usize, axis: isize },
-    Index { axis: isize, index: isize },
-    Diagonal { offset: i64 },
-    DiagEmbed { offset: i64 },
-    Triangle { diagonal: i64, upper: bool },
-    Sort { axis: isize, descending: bool },
-    SortTogether { axis: isize },
-    TopK { k: usize, axis: isize, largest: bool },
-    Kth { k: usize, axis: isize },
-    ArgMax { axis: isize },
-    Take { axis: isize },
-    Gather { axis: isize },
-    TakeAlong { axis: isize },
+    RepeatInterleave {
+        copies: usize,
+        axis: isize,
+    },
+    Index {
+        axis: isize,
+        index: isize,
+    },
+    Diagonal {
+        offset: i64,
+    },
+    DiagEmbed {
+        offset: i64,
+    },
+    Triangle {
+        diagonal: i64,
+        upper: bool,
+    },
+    Sort {
+        axis: isize,
+        descending: bool,
+    },
+    SortTogether {
+        axis: isize,
+    },
+    TopK {
+        k: usize,
+        axis: isize,
+        largest: bool,
+    },
+    Kth {
+        k: usize,
+        axis: isize,
+    },
+    ArgMax {
+        axis: isize,
+    },
+    Take {
+        axis: isize,
+    },
+    Gather {
+        axis: isize,
+    },
+    TakeAlong {
+        axis: isize,
+    },
     GatherNd,
-    OneHot { classes: usize },
-    WriteAlong { axis: isize, combine: usize },
-    WriteElements { axis: isize, combine: usize },
-    ScatterNd { combine: usize },
+    OneHot {
+        classes: usize,
+    },
+    WriteAlong {
+        axis: isize,
+        combine: usize,
+    },
+    WriteElements {
+        axis: isize,
+        combine: usize,
+    },
+    ScatterNd {
+        combine: usize,
+    },
     DynamicSlice(Vec<usize>),
     DynamicUpdateSlice,
     Matmul,
-    DotGeneral { batch: [Vec<isize>; 2], contracting: [Vec<isize>; 2] },
+    DotGeneral {
+        batch: [Vec<isize>; 2],
+        contracting: [Vec<isize>; 2],
+    },
     Einsum(usize),
     Convolution(Window),
     ConvTranspose(Window),
     MaxPool(Window),
+    /// The elements at the positions of the largest, which rounding may choose among equal ones.
+    MaxPoolPositions(Window),
     AvgPool(Window),
     AdaptiveAvgPool(Vec<usize>),
     AdaptiveMaxPool(Vec<usize>),
-    Interpolate { sizes: Vec<usize>, linear: bool },
+    Interpolate {
+        sizes: Vec<usize>,
+        linear: bool,
+    },
     Fft(Vec<isize>),
     Rfft(Vec<isize>),
     Cholesky,
-    TriangularSolve { right: bool },
+    TriangularSolve {
+        right: bool,
+    },
     Dropout(u64),
-    Moments { axes: Vec<isize> },
+    Moments {
+        axes: Vec<isize>,
+    },
     Checkpoint(Body),
     Call(Body),
     Cond(Body),
-    Scan { body: Body, reverse: bool },
+    Scan {
+        body: Body,
+        reverse: bool,
+    },
 }
 
 /// The options of convolutions and pooling over two axes, or one.
@@ -192,6 +281,8 @@ pub(super) const ALONG: &[fn(&Tensor, isize) -> Tensor] = &[
     |x, axis| (x.sin() * 0.2 + 1.0).cumprod(axis),
     |x, axis| x.cummax(axis).0,
     |x, axis| x.cummin(axis).0,
+    |x, axis| x.take_along_axis(axis, x.cummax(axis).1),
+    |x, axis| x.take_along_axis(axis, x.cummin(axis).1),
     |x, axis| x.logcumsumexp(axis),
 ];
 
@@ -226,7 +317,10 @@ impl Op {
             Op::SortTogether { axis } => {
                 Tensor::sort_together(&[&x[0], &x[1]], 1, *axis, false).remove(1)
             }
-            Op::TopK { k, axis, largest } => x[0].topk_along(*k, *axis, *largest).0,
+            Op::TopK { k, axis, largest } => {
+                let (values, indices) = x[0].topk_along(*k, *axis, *largest);
+                values * 0.5 + x[0].take_along_axis(*axis, indices) * 0.5
+            }
             Op::Kth { k, axis } => x[0].kthvalue(*k, *axis).0,
             Op::ArgMax { axis } => x[0].argmax(*axis).to_dtype(x[0].dtype()) * 0.1,
             Op::Checkpoint(body) => body.apply(x, |f, x| checkpoint(|x| f(&x), x)),
@@ -321,6 +415,11 @@ impl Op {
             Op::Convolution(window) => x[0].convolution(&x[1], &window.convolution()) * 0.2,
             Op::ConvTranspose(window) => x[0].conv_transpose(&x[1], &window.convolution()) * 0.2,
             Op::MaxPool(window) => x[0].max_pool(&window.pooling()),
+            Op::MaxPoolPositions(window) => {
+                let [largest, positions] = x[0].max_pool_with_indices(&window.pooling());
+                let chosen = x[0].flatten(2, -1).take_along_axis(-1, positions.flatten(2, -1));
+                largest * 0.5 + chosen.reshape(positions.shape()) * 0.5
+            }
             Op::AvgPool(window) => x[0].avg_pool(&window.pooling()),
             Op::AdaptiveAvgPool(sizes) => x[0].adaptive_avg_pool(sizes),
             Op::AdaptiveMaxPool(sizes) => x[0].adaptive_max_pool(sizes),
