@@ -95,6 +95,9 @@ const LONG: usize = 6_000;
 /// The scores of a block and 32 heads are 32 MiB.
 const BLOCK_SIZE: usize = 512;
 
+/// Blocks of other documents are left out, and more small blocks have no common document.
+const PACKED_BLOCK_SIZE: usize = 256;
+
 impl Attention {
     /// Every query sees every key; the scale is `1/√width`.
     pub fn new() -> Attention {
@@ -118,7 +121,9 @@ impl Attention {
     /// Which segment each position belongs to: integers `[length]` or `[batch, length]`, whose
     /// leading axes are the first ones of the scores. Queries see only keys of their own segment,
     /// so that documents that are packed into one sequence do not see each other. Queries and keys
-    /// must be at the same positions.
+    /// must be at the same positions. [`AttentionMethod::Blocks`] leaves out a block of queries and
+    /// keys if their ranges of ids overlap in no sample. If ids increase, as those of packed documents
+    /// do, these are the blocks without a common document.
     ///
     /// ```
     /// use fulmen_nn::attention::Attention;
@@ -155,8 +160,8 @@ impl Attention {
         self
     }
 
-    /// The numbers of queries and of keys in a block; 512 unless set.
-    /// A smaller block needs less memory and more steps. The lengths need not be multiples of it.
+    /// The numbers of queries and of keys in a block; unless set 512, or 256 with
+    /// [`segment_ids`](Attention::segment_ids). A smaller block needs less memory and more steps. The lengths need not be multiples of it.
     pub fn block_size(mut self, block_size: usize) -> Attention {
         self.block_size = Some(block_size);
         self
@@ -422,7 +427,10 @@ impl Attention {
             dropout: self.dropout.as_ref().map(Dropout::start_draw).transpose()?.flatten(),
         };
         let how = Blocks {
-            block_size: self.block_size.unwrap_or(BLOCK_SIZE),
+            block_size: self.block_size.unwrap_or(match (method, &self.segment_ids) {
+                (AttentionMethod::Blocks, Some(_)) => PACKED_BLOCK_SIZE,
+                _ => BLOCK_SIZE,
+            }),
             scale: self.scale_of(q),
             softcap: self.softcap,
             causal: self.causal,

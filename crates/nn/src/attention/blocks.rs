@@ -1,7 +1,9 @@
 //! Attention whose memory grows with the length of the sequence, not with its square.
 //!
 //! One loop runs over the pairs of a block of queries and a block of keys of which any query sees
-//! any key; other pairs are not computed. The scores of one pair exist at a time. Each query keeps
+//! any key; other pairs are not computed. Which pairs a causal mask or a window hides is known before.
+//! Pairs whose documents differ in all samples are found on the device, and the loop passes over them.
+//! The scores of one pair exist at a time. Each query keeps
 //! the largest score so far, the sum of exponentials, and the weighted sum of values. The result is
 //! exact, as the sums are rescaled when a larger score appears (Milakov and Gimelshein 2018, "Online
 //! normalizer calculation for softmax"). The backward pass computes the scores again, from the
@@ -12,7 +14,7 @@
 //! a pair are written to the device's memory.
 
 use fulmen_tensor::internal::bernoulli_part;
-use fulmen_tensor::{DType, Tensor, Tree, autocast, custom_gradient, scan};
+use fulmen_tensor::{DType, IntoTree, Tensor, Tree, autocast, cond, custom_gradient, scan};
 
 use crate::layers::dropout::Draw;
 use crate::padding::pad;
@@ -50,6 +52,21 @@ pub(super) struct Blocks {
 struct Pair {
     query: Tensor,
     key: Tensor,
+    /// With segment ids, whether any query may see any key in any sample: booleans.
+    is_visible: Option<Tensor>,
+}
+
+impl Pair {
+    /// The next carry of a loop. If no query sees any key, it is the last one.
+    fn step<C: IntoTree<Tree = C>>(&self, carry: C, next: impl FnOnce(C) -> C) -> C
+    where
+        C: Tree,
+    {
+        match &self.is_visible {
+            Some(is_visible) => cond(is_visible, carry, next, |carry| carry),
+            None => next(carry),
+        }
+    }
 }
 
 /// A part of an axis, which is counted from the last.
@@ -141,6 +158,16 @@ struct Cotangents {
     bias: Option<Tensor>,
 }
 
+/// What the backward pass has of the results, padded.
+struct OfResults {
+    /// The cotangents of the means.
+    means: Tensor,
+    /// The sum of each query's means times their cotangents, without the cotangent of its logarithm.
+    offset: Tensor,
+    /// The logarithms of the sums.
+    log_sum: Tensor,
+}
+
 /// The scores of a pair of blocks.
 struct Scores {
     /// −∞ where a key is hidden.
@@ -198,8 +225,26 @@ impl<'a> Pass<'a> {
                 }
             }
         }
+        let is_visible = self.t.segment_ids.as_ref().map(|ids| self.pairs_in_segment(ids, &starts));
         let [query, key] = starts.map(|starts| Tensor::from_slice(&starts, [starts.len()]));
-        Pair { query, key }
+        Pair { query, key, is_visible }
+    }
+
+    /// Whether the segment ids of a pair of blocks may be the same anywhere: their ranges overlap in
+    /// any sample. Ids that increase, as those of packed documents do, are the same somewhere then.
+    fn pairs_in_segment(&self, ids: &Tensor, [queries, keys]: &[Vec<i32>; 2]) -> Tensor {
+        let blocks = ids.unflatten(-1, &[-1, self.query_block as isize]);
+        let all = [blocks.min(-1), blocks.max(-1)];
+        let of = |starts: &[i32], size: usize| {
+            let numbers: Vec<i32> = starts.iter().map(|start| start / size as i32).collect();
+            let numbers = Tensor::from_slice(&numbers, [numbers.len()]);
+            all.each_ref().map(|all| all.index_select(-1, &numbers))
+        };
+        let [query_low, query_high] = of(queries, self.query_block);
+        let [key_low, key_high] = of(keys, self.key_block);
+        let overlap = query_low.le(key_high).and(key_low.le(query_high));
+        let samples: Vec<isize> = (0..overlap.rank() as isize - 1).collect();
+        overlap.any(&samples[..])
     }
 
     fn query_part<'p>(&self, at: &'p Pair) -> [Part<'p>; 1] {
@@ -284,25 +329,7 @@ impl<'a> Pass<'a> {
         let mean = self.zeros(self.t.v.size(-1));
         let init = Running { mean, largest, sum: self.zeros(1) };
         let (all, ()) = scan(init, self.pairs(), |all, at| {
-            let part = &self.query_part(&at);
-            let q = self.wide_block(&self.t.q, part);
-            let [k, v] = [&self.t.k, &self.t.v].map(|x| self.wide_block(x, &self.key_part(&at)));
-            let Scores { scores, .. } = self.scores(&q, &k, &at);
-            let [mean, largest, sum] =
-                [&all.mean, &all.largest, &all.sum].map(|all| slice(all, part));
-            let next = largest.maximum(scores.max_keepdim(-1));
-            let finite = next.eq(f64::NEG_INFINITY).select(&next.zeros_like(), &next);
-            let weights = (scores - &finite).exp();
-            let shrink = (largest - finite).exp();
-            let sum = sum * &shrink + weights.sum_keepdim(-1);
-            let more = Tensor::einsum("...gqk,...ke->...gqe", &[&self.drop(&weights, &at), &v]);
-            let mean = mean * shrink + more;
-            let next = Running {
-                mean: replace(&all.mean, part, &mean),
-                largest: replace(&all.largest, part, &next),
-                sum: replace(&all.sum, part, &sum),
-            };
-            (next, ())
+            (at.step(all, |all| self.forward_pair(&all, &at)), ())
         });
         let Running { mean, largest, sum } = all;
         let sees_nothing = sum.eq(0.0);
@@ -310,6 +337,27 @@ impl<'a> Pass<'a> {
         let log_sum = sees_nothing.select(&sum.zeros_like(), &(largest + sum.log()));
         let cut = |x: &Tensor| x.narrow(-2, 0, self.queries);
         Results { means: cut(&mean).to_dtype(self.t.v.dtype()), log_sums: cut(&log_sum) }
+    }
+
+    /// What the queries keep after a pair of blocks.
+    fn forward_pair(&self, all: &Running, at: &Pair) -> Running {
+        let part = &self.query_part(at);
+        let q = self.wide_block(&self.t.q, part);
+        let [k, v] = [&self.t.k, &self.t.v].map(|x| self.wide_block(x, &self.key_part(at)));
+        let Scores { scores, .. } = self.scores(&q, &k, at);
+        let [mean, largest, sum] = [&all.mean, &all.largest, &all.sum].map(|all| slice(all, part));
+        let next = largest.maximum(scores.max_keepdim(-1));
+        let finite = next.eq(f64::NEG_INFINITY).select(&next.zeros_like(), &next);
+        let weights = (scores - &finite).exp();
+        let shrink = (largest - finite).exp();
+        let sum = sum * &shrink + weights.sum_keepdim(-1);
+        let more = Tensor::einsum("...gqk,...ke->...gqe", &[&self.drop(&weights, at), &v]);
+        let mean = mean * shrink + more;
+        Running {
+            mean: replace(&all.mean, part, &mean),
+            largest: replace(&all.largest, part, &next),
+            sum: replace(&all.sum, part, &sum),
+        }
     }
 
     /// The cotangents of all tensors of `inputs`.
@@ -328,30 +376,9 @@ impl<'a> Pass<'a> {
             v: zeros(&self.t.v),
             bias: bias.map(zeros),
         };
+        let of_results = OfResults { means: of_means, offset, log_sum };
         let (sums, ()) = scan(init, self.pairs(), |sums, at| {
-            let query = &self.query_part(&at);
-            let key = &self.key_part(&at);
-            let [q, of_mean] = [&self.t.q, &of_means].map(|x| self.wide_block(x, query));
-            let [k, v] = [&self.t.k, &self.t.v].map(|x| self.wide_block(x, key));
-            let Scores { scores, slope } = self.scores(&q, &k, &at);
-            let weights = (scores - slice(&log_sum, query)).exp();
-            let kept = self.drop(&weights, &at);
-            let of_v = Tensor::einsum("...gqk,...gqe->...ke", &[&kept, &of_mean]);
-            let of_kept = Tensor::einsum("...gqe,...ke->...gqk", &[&of_mean, &v]);
-            let of_scores = weights * (self.drop(&of_kept, &at) - slice(&offset, query));
-            let of_products = slope.map_or(of_scores.clone(), |slope| &of_scores * slope);
-            let of_products = of_products * self.how.scale;
-            let of_q = Tensor::einsum("...gqk,...kd->...gqd", &[&of_products, &k]);
-            let of_k = Tensor::einsum("...gqk,...gqd->...kd", &[&of_products, &q]);
-            let next = Cotangents {
-                q: add(&sums.q, query, &of_q),
-                k: add(&sums.k, key, &of_k),
-                v: add(&sums.v, key, &of_v),
-                bias: sums.bias.map(|of_bias| {
-                    add(&of_bias, &self.score_parts(&at), &sum_to(of_scores, &of_bias))
-                }),
-            };
-            (next, ())
+            (at.step(sums, |sums| self.backward_pair(&sums, &of_results, &at)), ())
         });
         let cut = |sum: &Tensor, input: &Tensor| {
             let start = vec![0; input.rank()];
@@ -366,5 +393,33 @@ impl<'a> Pass<'a> {
             of_inputs.mask = Some(cut(of_bias, mask));
         }
         of_inputs
+    }
+
+    /// The sums after a pair of blocks.
+    fn backward_pair(&self, sums: &Cotangents, of_results: &OfResults, at: &Pair) -> Cotangents {
+        let OfResults { means: of_means, offset, log_sum } = of_results;
+        let query = &self.query_part(at);
+        let key = &self.key_part(at);
+        let [q, of_mean] = [&self.t.q, of_means].map(|x| self.wide_block(x, query));
+        let [k, v] = [&self.t.k, &self.t.v].map(|x| self.wide_block(x, key));
+        let Scores { scores, slope } = self.scores(&q, &k, at);
+        let weights = (scores - slice(log_sum, query)).exp();
+        let kept = self.drop(&weights, at);
+        let of_v = Tensor::einsum("...gqk,...gqe->...ke", &[&kept, &of_mean]);
+        let of_kept = Tensor::einsum("...gqe,...ke->...gqk", &[&of_mean, &v]);
+        let of_scores = weights * (self.drop(&of_kept, at) - slice(offset, query));
+        let of_products = slope.map_or(of_scores.clone(), |slope| &of_scores * slope);
+        let of_products = of_products * self.how.scale;
+        let of_q = Tensor::einsum("...gqk,...kd->...gqd", &[&of_products, &k]);
+        let of_k = Tensor::einsum("...gqk,...gqd->...kd", &[&of_products, &q]);
+        Cotangents {
+            q: add(&sums.q, query, &of_q),
+            k: add(&sums.k, key, &of_k),
+            v: add(&sums.v, key, &of_v),
+            bias: sums
+                .bias
+                .as_ref()
+                .map(|of_bias| add(of_bias, &self.score_parts(at), &sum_to(of_scores, of_bias))),
+        }
     }
 }

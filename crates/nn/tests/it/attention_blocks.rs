@@ -187,6 +187,38 @@ fn hidden_blocks_are_not_computed() {
     assert_eq!(pairs(Attention::new().window(4)), 13);
 }
 
+#[test]
+fn blocks_of_other_documents_are_not_computed() {
+    // In both samples, blocks 0 and 1 are of other documents than 2 and 3.
+    let ids = [1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3];
+    let others = [1, 1, 2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 5, 5, 5];
+    let ids = Tensor::from_slice(&[ids, others].concat(), [2, 16]);
+    let numbers = |seed: i32| -> Vec<f32> {
+        (0..192).map(|i| ((i * 37 + seed) % 101) as f32 / 25.0 - 2.0).collect()
+    };
+    let [q, k, v] = [0, 11, 22].map(|seed| Tensor::from_slice(&numbers(seed), [2, 2, 16, 3]));
+    let of = |method, v: &Tensor| {
+        let attention = grouped().segment_ids(&ids).method(method);
+        let results = results(&attention, &[q.clone(), k.clone(), v.clone()]);
+        let slope = results[0].sin().sum_all();
+        let second = grad(&slope, &[&q, &k]);
+        results.into_iter().chain(second).collect::<Vec<_>>()
+    };
+    let all = evaluated(&METHODS.map(|method| of(method, &v)).concat());
+    let (plain, blocks) = all.split_at(all.len() / 2);
+    assert_all_close(blocks, plain, 2e-4);
+    // A weight of zero times NaN is NaN, unless it is not computed.
+    let early = Tensor::arange(DType::I32, 16).lt(8.0).unsqueeze(-1);
+    let nan = early.select(&Tensor::full(DType::F32, [], f64::NAN), &v);
+    for (method, computed) in [(AttentionMethod::Plain, true), (AttentionMethod::Blocks, false)] {
+        let late = of(method, &nan)[..4].iter().map(|x| x.narrow(2, 8, 8)).collect::<Vec<_>>();
+        for (result, without) in evaluated(&late).iter().zip(&blocks[..4]) {
+            let is_nan = result.iter().any(|x| x.is_nan());
+            assert_eq!(is_nan, computed, "{method}: {result:?}, {without:?}");
+        }
+    }
+}
+
 /// The memory that the gradients need besides arguments and results.
 fn temporaries(method: AttentionMethod, length: usize) -> i64 {
     let types = vec![TensorType::new(DType::F32, [1, 2, length, 8]); 3];
@@ -254,6 +286,36 @@ fn eight_devices_do_what_one_does_without_gathering() {
     for axis in [0, 1] {
         assert_all_close(&on_devices(8, axis), &one, 1e-5);
     }
+}
+
+#[test]
+fn devices_with_other_documents_agree_which_blocks_to_compute() {
+    let of = |devices: usize| {
+        let mesh = Mesh::new([("data", devices)]).unwrap();
+        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap();
+        let runtime = runtime.with_mesh(&mesh).unwrap();
+        let split = Sharding::new([Some("data")]);
+        let numbers: Vec<f32> = (0..1536).map(|i| ((i * 37) % 101) as f32 / 25.0 - 2.0).collect();
+        let x = Literal::from_slice(&numbers, [8, 16, 12]).unwrap();
+        // The document of sample `i` that begins at `2·i` is the second.
+        let ids: Vec<i32> = (0..128).map(|i| 1 + i32::from(i % 16 >= i / 16 * 2)).collect();
+        let ids = Literal::from_slice(&ids, [8, 16]).unwrap();
+        let types = [x.ty().clone(), ids.ty().clone()];
+        let function = Function::trace("step", &types, |x| {
+            let attention = Attention::new().causal(true).segment_ids(&x[1]).block_size(4);
+            let x = [x[0].clone(), x[0].clone() * 0.5, x[0].sin()];
+            results(&attention.method(AttentionMethod::Blocks), &x)
+        });
+        let function = (0..2).fold(function, |f, i| f.shard_parameter(i, split.clone()));
+        let function = (0..4).fold(function, |f, i| f.shard_result(i, split.clone()));
+        let arrays = [x, ids].map(|literal| runtime.to_devices(&literal, &split).unwrap());
+        let compiled = runtime.compile(&function).unwrap();
+        let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
+        let arrays = outputs.arrays.iter().collect::<Vec<_>>();
+        let values = runtime.read(&arrays).unwrap().wait().unwrap();
+        values.iter().map(Literal::to_f64).collect::<Vec<_>>()
+    };
+    assert_all_close(&of(8), &of(1), 1e-5);
 }
 
 #[test]
