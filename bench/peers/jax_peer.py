@@ -14,7 +14,8 @@ It is not a benchmark by itself: it only times the requested blocks, and compare
 initialization and compilation. Warm-up steps follow, and are not counted. A block waits for the device once, at its
 end. Every step gathers a new shuffled batch from arrays in host memory. With `--devices 8`, the batch is split over eight
 CPU devices, and each has all parameters. `--accelerator cuda` runs on GPUs, and takes their memory as it is needed.
-`peak_bytes` is the peak memory of this process so far.
+`peak_bytes` is the peak memory of this process so far. W6 has our weights and batches, in the files of `--start`, and
+takes the batches in their order, so its `first_losses` are ours.
 """
 
 import argparse
@@ -25,10 +26,11 @@ import sys
 import time
 
 options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-options.add_argument("--workload", choices=["W1", "W2", "W3", "W4", "W5", "resnet50", "gpt2"], default="W1")
+options.add_argument("--workload", choices=["W1", "W2", "W3", "W4", "W5", "W6", "resnet50", "gpt2"], default="W1")
 options.add_argument("--accelerator", choices=["cpu", "cuda"], default="cpu")
 options.add_argument("--devices", type=int, default=1)
 options.add_argument("--seed", type=int, default=0)
+options.add_argument("--start", help="for W6: the folder with weights.safetensors and data.safetensors")
 CHOSEN = options.parse_args()
 os.environ.setdefault("JAX_PLATFORMS", CHOSEN.accelerator)
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -43,6 +45,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 CLASSES = 10
 WORDS, LENGTH, WIDTH, HEADS, LAYERS = 4096, 128, 256, 4, 4
+LLAMA_WORDS, LLAMA_LENGTH, LLAMA_INNER = 1024, 2048, 768
 
 
 class Mlp(nn.Module):
@@ -127,6 +130,78 @@ class Gpt(nn.Module):
         for _ in range(LAYERS):
             x = GptBlock()(x)
         return embedding.attend(nn.LayerNorm()(x))
+
+
+class LlamaAttention(nn.Module):
+    """Attention to the earlier tokens of the same document, with rotated queries and keys."""
+
+    @nn.compact
+    def __call__(self, x, visible, angles):
+        b, n, _ = x.shape
+        heads = lambda name: nn.Dense(WIDTH, use_bias=False, name=name)(x).reshape(b, n, HEADS, -1)  # noqa: E731
+
+        def rotate(t):
+            first, second = jnp.split(t, 2, -1)
+            cos, sin = jnp.cos(angles), jnp.sin(angles)
+            return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+        q, k, v = rotate(heads("q_proj")), rotate(heads("k_proj")), heads("v_proj")
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / (WIDTH // HEADS) ** 0.5
+        weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf))
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(b, n, WIDTH)
+        return nn.Dense(WIDTH, use_bias=False, name="o_proj")(mixed)
+
+
+class LlamaMlp(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        dense = lambda width, name: nn.Dense(width, use_bias=False, name=name)  # noqa: E731
+        inner = nn.silu(dense(LLAMA_INNER, "gate_proj")(x)) * dense(LLAMA_INNER, "up_proj")(x)
+        return dense(WIDTH, "down_proj")(inner)
+
+
+class LlamaLayer(nn.Module):
+    @nn.compact
+    def __call__(self, x, visible, angles):
+        norm = lambda name: nn.RMSNorm(epsilon=1e-6, name=name)  # noqa: E731
+        x = x + LlamaAttention(name="self_attn")(norm("input_layernorm")(x), visible, angles)
+        return x + LlamaMlp(name="mlp")(norm("post_attention_layernorm")(x))
+
+
+class PackedLlama(nn.Module):
+    """Llama on packed documents: words, the numbers of their documents, and their positions in them."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        words, segments, positions = x[:, 0], x[:, 1], x[:, 2]
+        n, size = words.shape[1], WIDTH // HEADS
+        same = segments[:, :, None] == segments[:, None, :]
+        visible = (same & jnp.tril(jnp.ones((n, n), bool)))[:, None]
+        rates = 10000.0 ** (-2 * jnp.arange(size // 2) / size)
+        angles = positions[:, :, None, None] * rates
+        h = nn.Embed(LLAMA_WORDS, WIDTH, name="embed_tokens")(words)
+        for i in range(LAYERS):
+            h = LlamaLayer(name=f"layers_{i}")(h, visible, angles)
+        h = nn.RMSNorm(epsilon=1e-6, name="norm")(h)
+        return nn.Dense(LLAMA_WORDS, use_bias=False, name="lm_head")(h)
+
+
+def named_weight(tensors, path):
+    """The weight of a parameter of PackedLlama under its name in Hugging Face's Llama."""
+    *parts, kind = [key.key for key in path]
+    name = ".".join(parts).replace("layers_", "layers.") + ".weight"
+    value = tensors[name if name == "lm_head.weight" else f"model.{name}"]
+    return value.T if kind == "kernel" else value
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    header.pop("__metadata__", None)
+    types = {"F32": np.float32, "I32": np.int32}
+    array = lambda t: np.frombuffer(data[slice(*t["data_offsets"])], types[t["dtype"]]).reshape(t["shape"])  # noqa: E731
+    return {name: array(tensor) for name, tensor in header.items()}
 
 
 class Generator(nn.Module):
@@ -240,6 +315,7 @@ WORKLOADS = {
     "W3": (ResNet18(), (32, 32, 3), 32, 5, 2, optax.sgd(1e-2, momentum=0.9)),
     "W4": (Gpt(), (LENGTH,), 8, 10, 5, optax.adamw(3e-4, weight_decay=0.01)),
     "W5": (Dcgan(), (32, 32, 3), 32, 5, 2, None),
+    "W6": (PackedLlama(), (3, LLAMA_LENGTH), 2, 5, 4, optax.adamw(3e-4, weight_decay=0.01)),
     "resnet50": (HandWritten("resnet50"), (224, 224, 3), 256, 20, 5, None),
     "gpt2": (HandWritten("gpt2"), (jax_models.GPT2_LENGTH,), 16, 20, 5, None),
 }
@@ -276,17 +352,20 @@ def data(workload, samples, shape, seed):
             return counting(samples, WORDS, LENGTH, seed)
         case "gpt2":
             return counting(samples, jax_models.GPT2_WORDS, *shape, seed)
+        case "W6":
+            arrays = read_safetensors(f"{CHOSEN.start}/data.safetensors")
+            return np.stack([arrays[name] for name in ("x", "segment_ids", "positions")], 1), arrays["y"]
         case "resnet50":
             return byte_images(samples, shape, seed)
         case _:
             return synthetic(samples, shape, seed)
 
 
-def batches(x, y, size, seed):
-    """Endless epochs, each in a new order. A batch is gathered from host memory into new arrays."""
+def batches(x, y, size, seed, shuffled):
+    """Endless epochs, each in a new order if shuffled. A batch is gathered from host memory into new arrays."""
     rng = np.random.default_rng(seed + 2)
     while True:
-        order = rng.permutation(len(x))
+        order = rng.permutation(len(x)) if shuffled else np.arange(len(x))
         for at in range(0, len(x) - size + 1, size):
             chosen = order[at : at + size]
             yield x[chosen], y[chosen]
@@ -324,7 +403,7 @@ class Trainer:
     def __init__(self, workload, devices, seed):
         model, shape, size, self.steps_per_epoch, self.warm_up, optimizer = WORKLOADS[workload]
         x, y = data(workload, size * self.steps_per_epoch, shape, seed)
-        self.stream = batches(x, y, size, seed)
+        self.stream = batches(x, y, size, seed, workload != "W6")
 
         def init(key, sample):
             variables = dict(model.init(key, sample, False))
@@ -344,6 +423,12 @@ class Trainer:
             self.step = jax.jit(step, donate_argnums=0, in_shardings=(whole, rows, rows), out_shardings=whole)
             self.put = lambda batch: jax.device_put(batch, rows)
         self.state = init(jax.random.key(seed), x[:size])
+        if workload == "W6":
+            weights = read_safetensors(f"{CHOSEN.start}/weights.safetensors")
+            params = jax.tree.map_with_path(
+                lambda path, old: jax.device_put(named_weight(weights, path), old.sharding), self.state[0]
+            )
+            self.state = (params, *self.state[1:])
         self.n_params = sum(leaf.size for leaf in jax.tree.leaves(self.state[0]))
 
     def run(self, steps):
@@ -365,7 +450,11 @@ def main():
     trainer = Trainer(CHOSEN.workload, CHOSEN.devices, CHOSEN.seed)
     first_loss = trainer.run(1)
     cold = seconds_since_process_start()
-    trainer.run(trainer.warm_up)
+    first_losses = None
+    if CHOSEN.workload == "W6":
+        first_losses = [first_loss, *(trainer.run(1) for _ in range(trainer.warm_up))]
+    else:
+        trainer.run(trainer.warm_up)
     say(
         version=f"{jax.__version__}, Python {platform.python_version()}",
         n_params=trainer.n_params,
@@ -373,6 +462,7 @@ def main():
         cold_s=round(cold, 4),
         workload=CHOSEN.workload,
         first_loss=first_loss,
+        first_losses=first_losses,
         platform=jax.default_backend(),
     )
     for line in sys.stdin:

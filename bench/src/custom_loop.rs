@@ -52,9 +52,21 @@ impl ModelVisitor for Loop<'_> {
         let mut step = trainer.train_step(model, &loader)?;
         let mut batches = step.batches();
         let version = env!("CARGO_PKG_VERSION");
-        print_line(
-            &json!({ "version": version, "n_params": model.num_parameters(), "steps_per_epoch": loader.len() }),
-        )?;
+        let mut first_losses = Vec::new();
+        if workload.has_same_start() {
+            for batch in batches.by_ref().take(loader.len()) {
+                step.run(&batch?)?;
+                let loss = step.logs()?.wait()?.get("train_loss");
+                first_losses.push(loss.ok_or("the step logs no train_loss")?);
+            }
+        }
+        let first_losses = (!first_losses.is_empty()).then_some(first_losses);
+        print_line(&json!({
+            "version": version,
+            "n_params": model.num_parameters(),
+            "steps_per_epoch": loader.len(),
+            "first_losses": first_losses,
+        }))?;
         for line in std::io::stdin().lock().lines() {
             let line = line?;
             let Some(steps) =

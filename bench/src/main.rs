@@ -13,6 +13,7 @@ mod learn;
 mod memory;
 mod models;
 mod overhead;
+mod packed;
 mod peer;
 mod plot;
 mod preflight;
@@ -20,6 +21,7 @@ mod process;
 mod report;
 mod row;
 mod scaling;
+mod start;
 mod startup;
 mod stats;
 mod steps;
@@ -64,6 +66,9 @@ enum Command {
     Scaling(scaling::Args),
     /// The peak memory of training on the CPU, against the peers of `steps`.
     Memory(memory::Args),
+    /// The memory in which training starts from a folder of a large model, on eight CPU devices of one
+    /// process and of a virtual pod, against the state itself.
+    Start(start::Args),
     /// The pause of training for a checkpoint of a large state, the steps during its write, and the
     /// rate of the write, against `dd`.
     Checkpoint(checkpoint::Args),
@@ -99,6 +104,7 @@ fn main() -> ExitCode {
         Command::Data(args) => data::run(&args),
         Command::Scaling(args) => scaling::run(&args),
         Command::Memory(args) => memory::run(&args),
+        Command::Start(args) => start::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Preflight(args) => preflight::run(&args),
         Command::Report(args) => report::run(&args),

@@ -21,13 +21,13 @@ use crate::workload::{ModelVisitor, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workloads, from W1 to W5, separated by commas.
+    /// The workloads, from W1 to W6, separated by commas.
     #[arg(long, default_value = "W1,W2,W3,W4,W5", value_delimiter = ',')]
     workloads: Vec<String>,
     /// The numbers of CPU devices, separated by commas.
     #[arg(long, default_value = "1,8", value_delimiter = ',')]
     devices: Vec<usize>,
-    /// Epochs to train, of 100 steps (W1, W2), 5 (W3, W5) or 10 (W4).
+    /// Epochs to train, of 100 steps (W1, W2), 5 (W3, W5, W6) or 10 (W4).
     #[arg(long, default_value_t = 4)]
     epochs: u64,
     /// The peers, as in `steps`, separated by commas.
@@ -60,7 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 continue;
             }
             let ours = ours(name, devices, args.epochs)?;
-            let row = Row::new("memory", label(name, devices), "peak memory", "MB")
+            let suite = if workload.has_same_start() { "memory-packed" } else { "memory" };
+            let row = Row::new(suite, label(name, devices), "peak memory", "MB")
                 .ours(&[megabytes(ours.peak_bytes)]);
             let mut row = row.detail("step_ms", ours.step_ms);
             for name in &args.peers {

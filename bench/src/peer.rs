@@ -11,13 +11,24 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde::Deserialize;
 
 use crate::hardware::Hardware;
+use crate::packed::write_start;
+use crate::workload::Workload;
 
 /// The folder of the peers.
 pub(crate) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
 /// The peers of training, with their names in results.
-pub(crate) const NAMES: [&str; 8] =
-    ["jax", "torch", "torch-compile", "torch_xla", "lightning", "burn", "candle", "custom-loop"];
+pub(crate) const NAMES: [&str; 9] = [
+    "jax",
+    "torch",
+    "torch-compile",
+    "torch_xla",
+    "lightning",
+    "burn",
+    "candle",
+    "custom-loop",
+    "plain",
+];
 
 /// The peer's first answer, when it is ready.
 #[derive(Debug, Deserialize)]
@@ -26,6 +37,8 @@ pub(crate) struct Ready {
     pub(crate) version: String,
     pub(crate) n_params: u64,
     pub(crate) steps_per_epoch: u64,
+    /// The losses of the steps of the first epoch, if all sides take the same ones.
+    pub(crate) first_losses: Option<Vec<f64>>,
     /// From the start of the process to the loss of its first step, if the peer reports it.
     pub(crate) cold_s: Option<f64>,
 }
@@ -66,7 +79,21 @@ impl Peer {
         workload: &str,
         hardware: Hardware,
     ) -> Result<Peer, Box<dyn Error>> {
-        Peer::spawn(name, &mut command(name, workload, hardware)?)
+        Peer::start_command(name, workload, command(name, workload, hardware)?)
+    }
+
+    /// Starts a peer with the files of the workload's start, if it has any. When the peer is ready,
+    /// it has read them.
+    fn start_command(
+        name: &str,
+        workload: &str,
+        mut command: Command,
+    ) -> Result<Peer, Box<dyn Error>> {
+        let start = if name == "jax" { write_start(&Workload::find(workload)?)? } else { None };
+        if let Some(start) = &start {
+            command.arg("--start").arg(start.path());
+        }
+        Peer::spawn(name, &mut command)
     }
 
     /// JAX on one CPU device, with its persistent compile cache in a folder.
@@ -75,7 +102,8 @@ impl Peer {
         command.env("JAX_COMPILATION_CACHE_DIR", cache);
         // Caches programs of any size and compile time.
         command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
-        Peer::spawn("jax", command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
+        command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1");
+        Peer::start_command("jax", workload, command)
     }
 
     /// The custom loop in several processes of a virtual pod, each with this hardware. Process 0
@@ -195,12 +223,17 @@ fn command(name: &str, workload: &str, hardware: Hardware) -> Result<Command, Bo
             command
         }
         "burn" | "candle" => Command::new(build(name)?),
-        "custom-loop" => {
+        "custom-loop" | "plain" => {
             let mut command = Command::new(std::env::current_exe()?);
             command.arg(crate::custom_loop::SUBCOMMAND);
             command
         }
         _ => return Err(format!("there is no peer {name}; there are {}", NAMES.join(", ")).into()),
+    };
+    let workload = match (name, workload) {
+        ("plain", "W6") => "W6-plain",
+        ("plain", _) => return Err("only W6 has attention in blocks".into()),
+        _ => workload,
     };
     command.args(["--workload", workload]);
     hardware.add_to(&mut command);

@@ -22,14 +22,15 @@ use crate::workload::{ModelVisitor, Workload};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The workloads, separated by commas: W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3
-    /// (ResNet-18, SGD with momentum), W4 (GPT, AdamW), W5 (DCGAN, two Adams), and for a GPU
+    /// (ResNet-18, SGD with momentum), W4 (GPT, AdamW), W5 (DCGAN, two Adams), W6 (decoder on packed
+    /// documents, attention in blocks, AdamW), W6-plain (the same with plain attention), and for a GPU
     /// resnet50 (bf16, batch 256, SGD with momentum) and gpt2 (124 million parameters, bf16, batch
     /// 16, AdamW).
     #[arg(long, default_value = "W1", value_delimiter = ',')]
     workloads: Vec<String>,
     /// The peers, separated by commas: jax, torch, torch-compile, torch_xla, lightning, burn,
-    /// candle and custom-loop (ours with `TrainStep`); an empty text for none. Their requirements
-    /// are installed. A peer that cannot run is reported.
+    /// candle, custom-loop (ours with `TrainStep`) and, for W6, plain (ours with plain attention);
+    /// an empty text for none. Their requirements are installed. A peer that cannot run is reported.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
     /// The kind of device of all sides: cpu or cuda. On GPUs the peers are jax, torch,
@@ -102,6 +103,8 @@ struct PeerBlocks {
 struct Times {
     ours: Vec<f64>,
     loss: f64,
+    /// The mean of the first epoch's losses.
+    first_loss: Option<f64>,
     /// In the order of the peers.
     peers: Vec<PeerTimes>,
 }
@@ -128,7 +131,9 @@ impl Callback for PeerBlocks {
         let ours = self.start.elapsed().as_secs_f64();
         let counts = point.epoch >= WARM_UP;
         let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        times.loss = point.get("train_loss_epoch").unwrap_or(f64::NAN);
+        let loss = point.get("train_loss_epoch").unwrap_or(f64::NAN);
+        times.loss = loss;
+        times.first_loss.get_or_insert(loss);
         if counts {
             times.ours.push(ours * 1e3 / self.steps as f64);
         }
@@ -169,8 +174,14 @@ impl ModelVisitor for RunningPeers {
 
         let folder = tempfile::tempdir()?;
         let peer_times = peers.iter().map(|_| PeerTimes::default()).collect();
-        let times =
-            Arc::new(Mutex::new(Times { ours: Vec::new(), loss: f64::NAN, peers: peer_times }));
+        let first_losses: Vec<_> =
+            peers.iter().map(|peer| (peer.name.clone(), peer.ready.first_losses.clone())).collect();
+        let times = Arc::new(Mutex::new(Times {
+            ours: Vec::new(),
+            loss: f64::NAN,
+            first_loss: None,
+            peers: peer_times,
+        }));
         let peer_blocks = PeerBlocks {
             peers,
             steps: loader.len() as u64,
@@ -189,7 +200,11 @@ impl ModelVisitor for RunningPeers {
 
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
         let on_gpu = hardware.accelerator == Accelerator::Cuda;
-        let suite = if on_gpu { "steps-gpu" } else { "steps" };
+        let suite = match workload.has_same_start() {
+            true => "steps-packed",
+            false if on_gpu => "steps-gpu",
+            false => "steps",
+        };
         let mut row =
             Row::new(suite, label(workload.name, hardware.devices), "step", "ms").ours(&times.ours);
         if on_gpu {
@@ -207,6 +222,11 @@ impl ModelVisitor for RunningPeers {
             };
         }
         row.missing.extend(missing);
+        if workload.has_same_start() {
+            let ours = times.first_loss.ok_or("the first epoch has no loss")?;
+            let difference = check_first_losses(ours, &first_losses)?;
+            row = row.detail("first_loss", ours).detail("peers_first_loss_difference", difference);
+        }
         Ok(row
             .detail("steps_per_round", loader.len())
             .detail("parameters", model.num_parameters())
@@ -219,6 +239,32 @@ impl ModelVisitor for RunningPeers {
 /// The name of a workload and its devices in rows.
 pub(crate) fn label(workload: &str, devices: usize) -> String {
     if devices == 1 { workload.to_owned() } else { format!("{workload} on {devices} devices") }
+}
+
+/// How far the means of the first epoch's losses may be from ours, as a part of ours.
+const SAME_LOSS: f64 = 1e-4;
+
+/// Rejects peers whose first losses are not ours. Returns the largest difference, as a part of our
+/// loss.
+fn check_first_losses(
+    ours: f64,
+    peers: &[(String, Option<Vec<f64>>)],
+) -> Result<f64, Box<dyn Error>> {
+    let mut largest = 0.0;
+    for (name, losses) in peers {
+        let losses = losses.as_ref().filter(|losses| !losses.is_empty());
+        let losses = losses.ok_or_else(|| format!("{name} does not tell its first losses"))?;
+        let theirs = losses.iter().sum::<f64>() / losses.len() as f64;
+        let difference = (theirs - ours).abs() / ours.abs();
+        if difference.is_nan() || difference > SAME_LOSS {
+            return Err(format!(
+                "{name}: the first losses differ: their mean is {ours} here, and {theirs} there"
+            )
+            .into());
+        }
+        largest = f64::max(largest, difference);
+    }
+    Ok(largest)
 }
 
 /// Rejects models of different sizes, and data of different sizes.
@@ -245,4 +291,19 @@ fn check_alike(
         .into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_first_losses_are_rejected() {
+        let peers = |losses: &[f64]| vec![("jax".to_owned(), Some(losses.to_vec()))];
+        assert_eq!(check_first_losses(2.0, &peers(&[1.0, 3.0])).unwrap(), 0.0);
+        for losses in [&[1.0, 3.1][..], &[f64::NAN], &[]] {
+            let error = check_first_losses(2.0, &peers(losses)).unwrap_err().to_string();
+            assert!(error.starts_with("jax"), "{error}");
+        }
+    }
 }

@@ -5,12 +5,16 @@ use std::error::Error;
 use fulmen::data::TensorDataset;
 use fulmen::models::gpt2;
 use fulmen::models::resnet::Config;
+use fulmen::nn::attention::AttentionMethod;
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
 
 use crate::hardware::Hardware;
-use crate::models::{Dcgan, Gpt, LanguageModel, ResNetClassifier, gpt2_without_dropout};
+use crate::models::{
+    Dcgan, Gpt, LanguageModel, PackedDecoder, ResNetClassifier, gpt2_without_dropout,
+};
+use crate::packed::PackedDocuments;
 use crate::synthetic::Random;
 
 /// A workload's name and sizes.
@@ -23,7 +27,7 @@ pub(crate) struct Workload {
     shape: &'static [usize],
 }
 
-const WORKLOADS: [Workload; 7] = [
+const WORKLOADS: [Workload; 9] = [
     // MLP 784-512-256-10, SGD with momentum.
     Workload { name: "W1", batch: 128, steps_per_epoch: 100, shape: &[784] },
     // LeNet, Adam.
@@ -34,6 +38,10 @@ const WORKLOADS: [Workload; 7] = [
     Workload { name: "W4", batch: 8, steps_per_epoch: 10, shape: &[Gpt::LENGTH] },
     // DCGAN, an Adam for each network.
     Workload { name: "W5", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
+    // Decoder of 4 layers on packed documents, AdamW. Attention in blocks.
+    Workload { name: "W6", batch: 2, steps_per_epoch: 5, shape: &[PackedDecoder::LENGTH] },
+    // The same with plain attention.
+    Workload { name: "W6-plain", batch: 2, steps_per_epoch: 5, shape: &[PackedDecoder::LENGTH] },
     // ResNet-50 on images of bytes, bf16, SGD with momentum.
     Workload { name: "resnet50", batch: 256, steps_per_epoch: 20, shape: &[3, 224, 224] },
     // GPT-2 with 124 million parameters, bf16, AdamW.
@@ -55,11 +63,17 @@ impl Workload {
         })
     }
 
-    /// The workload's data in shuffled batches.
+    /// Whether all sides start with the same weights and take the same batches in the same order, so
+    /// that their losses agree.
+    pub(crate) fn has_same_start(&self) -> bool {
+        matches!(self.name, "W6" | "W6-plain")
+    }
+
+    /// The workload's data in batches, which are shuffled unless all sides take the same ones.
     pub(crate) fn loader(&self, num_workers: usize) -> Result<DataLoader, Box<dyn Error>> {
         Ok(DataLoader::builder(self.data()?)
             .batch_size(self.batch)
-            .shuffle(true)
+            .shuffle(!self.has_same_start())
             .num_workers(num_workers)
             .drop_last(true)
             .build()?)
@@ -72,6 +86,9 @@ impl Workload {
         let size = self.shape.iter().product::<usize>();
         let shape = [&[n], self.shape].concat();
         let mut random = Random(1);
+        if self.has_same_start() {
+            return self.documents().dataset();
+        }
         if self.name == "resnet50" {
             let (x, y) = random.byte_images(n, size);
             return Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?);
@@ -98,6 +115,12 @@ impl Workload {
         }
         let (x, y) = random.samples(n, size);
         Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?)
+    }
+
+    /// The data of a workload with packed documents.
+    pub(crate) fn documents(&self) -> PackedDocuments {
+        let samples = self.batch * self.steps_per_epoch;
+        PackedDocuments::new(samples, PackedDecoder::LENGTH, PackedDecoder::WORDS)
     }
 
     /// A trainer on these devices, with the workload's precision.
@@ -137,6 +160,8 @@ impl Workload {
                 0.01,
             )),
             "W4" => visitor.visit(&Gpt::new(DType::F32)),
+            "W6" => visitor.visit(&PackedDecoder::new(AttentionMethod::Blocks)),
+            "W6-plain" => visitor.visit(&PackedDecoder::new(AttentionMethod::Plain)),
             "resnet50" => visitor.visit(&ResNetClassifier::new(Config::resnet50(), 0.1)),
             "gpt2" => {
                 visitor.visit(&LanguageModel::gpt2(gpt2_without_dropout(gpt2::Config::default())))

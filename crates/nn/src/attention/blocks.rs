@@ -14,7 +14,7 @@
 //! a pair are written to the device's memory.
 
 use fulmen_tensor::internal::bernoulli_part;
-use fulmen_tensor::{DType, IntoTree, Tensor, Tree, autocast, cond, custom_gradient, scan};
+use fulmen_tensor::{DType, Tensor, Tree, autocast, cond, custom_gradient, scan};
 
 use crate::layers::dropout::Draw;
 use crate::padding::pad;
@@ -58,10 +58,7 @@ struct Pair {
 
 impl Pair {
     /// The next carry of a loop. If no query sees any key, it is the last one.
-    fn step<C: IntoTree<Tree = C>>(&self, carry: C, next: impl FnOnce(C) -> C) -> C
-    where
-        C: Tree,
-    {
+    fn step<C: Tree>(&self, carry: C, next: impl FnOnce(C) -> C) -> C {
         match &self.is_visible {
             Some(is_visible) => cond(is_visible, carry, next, |carry| carry),
             None => next(carry),
