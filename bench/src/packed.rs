@@ -74,7 +74,7 @@ impl PackedDocuments {
     pub(crate) fn dataset(&self) -> Result<TensorDataset, Box<dyn Error>> {
         let mut data = TensorDataset::builder();
         for (name, array) in self.arrays() {
-            data = data.array(name, [self.samples, self.length], array.to_vec());
+            data = data.array(name, [self.samples, self.length], array);
         }
         Ok(data.build()?)
     }
