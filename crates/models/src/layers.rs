@@ -108,12 +108,12 @@ pub(crate) fn run_layers_with_others<L: Module, K: PartialEq>(
             let (next, stacked) =
                 scan_layers_with_outputs(layers[first..end].chunks(length), &x, |_, x| {
                     let (x, found) = row.run(x, first..first + length);
-                    let (layers, others) = found.into_iter().unzip();
+                    let (layers, others): (_, Vec<Tensor>) = found.into_iter().unzip();
                     numbers = layers;
                     (x, others)
                 });
             x = next;
-            for (number, stacked) in numbers.into_iter().zip(stacked) {
+            for (number, stacked) in numbers.into_iter().zip(stacked.into_iter().flatten()) {
                 let step = |step: usize| (number + step * length, stacked.index(0, step as isize));
                 others.extend((0..steps).map(step));
             }
@@ -224,8 +224,7 @@ mod tests {
     fn check<M: Module>(mut model: M, scan: impl Fn(&mut M), forward: impl Fn(&M) -> Tensor) {
         model.initialize(1);
         let loops = |model: &M| {
-            let program =
-                Function::trace("forward", &[], |_| vec![forward(model)]).stablehlo().unwrap();
+            let program = Function::trace("forward", (), |()| forward(model)).stablehlo().unwrap();
             program.matches("stablehlo.while").count()
         };
         let mut all = logits_and_gradients(&model, || forward(&model));

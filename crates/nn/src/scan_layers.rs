@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use fulmen_tensor::{Sharding, Tensor, Variable, scan};
+use fulmen_tensor::{Sharding, Tensor, Tree, Variable, scan};
 
 use crate::library::NN;
 use crate::random_stream::{State, StreamKey};
@@ -48,12 +48,12 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
     x: &Tensor,
     f: impl FnOnce(&M, &Tensor) -> Tensor,
 ) -> Tensor {
-    scan_layers_with_outputs(layers, x, |layer, x| (f(layer, x), Vec::new())).0
+    scan_layers_with_outputs(layers, x, |layer, x| (f(layer, x), ())).0
 }
 
-/// [`scan_layers`], in which each layer also has other outputs, such as a part of the loss. Returns
-/// the last `x`, and each output of all layers, stacked along a new first axis. After a mistake,
-/// there are no outputs.
+/// [`scan_layers`], in which each layer also has other outputs, such as a part of the loss: any
+/// [`Tree`](trait@Tree). Returns the last `x`, and the same tree with each output of all layers,
+/// stacked along a new first axis. Without layers and after a mistake, there is no tree.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, scan_layers_with_outputs};
@@ -64,18 +64,19 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 /// let x = Tensor::ones(DType::F32, [2, 8]);
 /// let (y, means) = scan_layers_with_outputs(&layers, &x, |layer, x| {
 ///     let y = layer.forward(x).tanh();
-///     (y.clone(), vec![y.mean_all()])
+///     (y.clone(), y.mean_all())
 /// });
-/// assert_eq!((y.ty().to_string(), means[0].ty().to_string()), ("f32[2, 8]".into(), "f32[24]".into()));
+/// let means = means.expect("there are layers");
+/// assert_eq!((y.ty().to_string(), means.ty().to_string()), ("f32[2, 8]".into(), "f32[24]".into()));
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn scan_layers_with_outputs<'m, M: Module + ?Sized + 'm>(
+pub fn scan_layers_with_outputs<'m, M: Module + ?Sized + 'm, Y: Tree>(
     layers: impl IntoIterator<Item = &'m M>,
     x: &Tensor,
-    f: impl FnOnce(&M, &Tensor) -> (Tensor, Vec<Tensor>),
-) -> (Tensor, Vec<Tensor>) {
-    let mut outputs = Vec::new();
+    f: impl FnOnce(&M, &Tensor) -> (Tensor, Y),
+) -> (Tensor, Option<Y>) {
+    let mut outputs = None;
     let y = NN.record("scan_layers", || {
         let layers: Vec<&M> = layers.into_iter().collect();
         let contents: Vec<LayerContents> =
@@ -139,7 +140,7 @@ pub fn scan_layers_with_outputs<'m, M: Module + ?Sized + 'm>(
                 stream.set_state(State { drawn, ..state.clone() });
             }
         }
-        outputs = others;
+        outputs = Some(others);
         Ok(last)
     });
     (y, outputs)

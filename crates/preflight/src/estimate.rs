@@ -285,8 +285,7 @@ mod tests {
             TensorType::new(DType::F32, [batch, width]),
             TensorType::new(DType::F32, [width, width]),
         ];
-        let function =
-            Function::trace("step", &types, |x| vec![x[0].matmul(&x[1]).relu().sum_all()]);
+        let function = Function::trace("step", types, |[x, w]| x.matmul(&w).relu().sum_all());
         Step { steps_per_epoch: Some(100), ..Step::new(&function, &mesh()).unwrap() }
     }
 
@@ -357,8 +356,8 @@ mod tests {
                 TensorType::new(DType::F32, [4096, 1024]),
                 TensorType::new(DType::F32, [1024, 1024]),
             ];
-            let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1])])
-                .matmul_precision(precision);
+            let function =
+                Function::trace("step", types, |[x, w]| x.matmul(&w)).matmul_precision(precision);
             let step = Step::new(&function, &mesh()).unwrap();
             let report = estimate_all(&plugin, &slices, None, |_| step.clone()).unwrap();
             println!("{report} {}", report.json());
@@ -394,10 +393,10 @@ mod tests {
         };
         let table = (4 * ROWS * WIDTH) as f64;
         let rows = (4 * BATCH * WIDTH) as f64;
-        let read = Function::trace("read", &types, |x| vec![x[0].take(0, &x[1]) + &x[2]]);
+        let read = Function::trace("read", &types, |x| x[0].take(0, &x[1]) + &x[2]);
         let read = traffic(read);
         assert!((2.0 * rows..0.1 * table).contains(&read), "{read} {rows} {table}");
-        let change = Function::trace("change", &types, |x| vec![x[0].index_add(0, &x[1], &x[2])]);
+        let change = Function::trace("change", &types, |x| x[0].index_add(0, &x[1], &x[2]));
         let change = traffic(change.donate(0, 0).unwrap());
         assert!((2.0 * rows..0.1 * table).contains(&change), "{change} {rows} {table}");
     }
@@ -446,10 +445,7 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let rows = Sharding::new([Some("data")]);
         let scores = TensorType::new(DType::F32, [4096, 64]);
-        let function = Function::trace("step", &[scores], |scores| {
-            let (values, experts) = scores[0].exp().topk(6);
-            vec![values, experts]
-        });
+        let function = Function::trace("step", scores, |scores| scores.exp().topk(6));
         let function = function.shard_parameter(0, rows.clone());
         let function = function.shard_result(0, rows.clone()).shard_result(1, rows);
         let slices = Slice::parse_list("v5e:2x4").unwrap();
@@ -471,9 +467,9 @@ mod tests {
             TensorType::new(DType::F32, [1024, WIDTH]),
         ];
         let batch = Sharding::over([vec!["data", "fsdp"]]);
-        let function = Function::trace("step", &types, |x| {
-            let y = x[1].matmul(&x[0]).tanh();
-            grad(&y.mean_all(), &x[..1])
+        let function = Function::trace("step", types, |[weight, x]| {
+            let y = x.matmul(&weight).tanh();
+            grad(&y.mean_all(), &[weight])
         })
         .shard_parameter(1, batch);
         let mesh = Mesh::new([("data", 2), ("fsdp", 4)]).unwrap();

@@ -51,7 +51,7 @@ impl fmt::Display for LargeTensor {
 /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
 ///
 /// let types = [[64, 16], [16, 512]].map(|shape| TensorType::new(DType::F32, shape));
-/// let product = Function::trace("product", &types, |x| vec![x[0].matmul(&x[1]).sum_all()]);
+/// let product = Function::trace("product", types, |[x, w]| x.matmul(&w).sum_all());
 /// let step = Step::new(&product, &Mesh::new([("data", 1)])?)?;
 /// let largest = &largest_tensors(&step, 3)[0];
 /// assert_eq!((largest.name.as_str(), largest.total_bytes()), ("matmul", 64 * 512 * 4));
@@ -198,10 +198,10 @@ mod tests {
     fn a_split_batch_stays_split_when_its_axis_moves_or_merges() {
         let mesh = Mesh::new([("data", 256)]).unwrap();
         let parts = |from: &[usize], f: fn(&Tensor) -> Tensor| {
-            let function = Function::trace("f", &[f32s(from)], |x| vec![f(&x[0]).cumsum(0)]);
+            let function = Function::trace("f", f32s(from), |x| f(&x).cumsum(0));
             let whole = function.results()[0].ty().size_in_bytes() as u64;
             let large = largest_on(function, &mesh, &[rows()]);
-            whole / large.iter().find(|t| t.name != "input 0").unwrap().device_bytes
+            whole / large.iter().find(|t| t.name != "input").unwrap().device_bytes
         };
         // Tokens of all samples as rows, and back.
         assert_eq!(parts(&[512, 128, 64], |x| x.flatten(0, 1)), 256);
@@ -219,9 +219,9 @@ mod tests {
     fn activations_are_split_over_the_batch_and_over_the_parts_of_weights() {
         let mesh = Mesh::new([("data", 8), ("model", 4)]).unwrap();
         let types = [f32s(&[256, 16, 64]), f32s(&[64, 1024]), f32s(&[1024, 64])];
-        let function = Function::trace("f", &types, |x| {
-            let rows = x[0].flatten(0, 1);
-            vec![rows.matmul(&x[1]).relu().matmul(&x[2]).square().sum_all()]
+        let function = Function::trace("f", types, |[a, b, c]| {
+            let rows = a.flatten(0, 1);
+            rows.matmul(&b).relu().matmul(&c).square().sum_all()
         });
         let columns = Sharding::new([None, Some("model")]);
         let large = largest_on(function, &mesh, &[rows(), columns, Sharding::new([Some("model")])]);
@@ -242,7 +242,7 @@ mod tests {
                 .fold(x[4].clone(), |h, weight| h.matmul(&weight.all_gather(&rows())).tanh());
             let gradients = grad(loss.sum_all(), &x[..4].iter().collect::<Vec<_>>());
             let norm = gradients.iter().map(|g| g.square().sum_all()).reduce(|a, b| a + b).unwrap();
-            gradients.iter().map(|g| g * &norm).collect()
+            gradients.iter().map(|g| g * &norm).collect::<Vec<_>>()
         });
         let large = largest_on(function, &mesh, &vec![rows(); 5]);
         let gradients: Vec<_> = large
@@ -257,9 +257,9 @@ mod tests {
     fn the_largest_come_first_with_their_size_on_one_device() {
         let types = [f32s(&[64, 100]), f32s(&[100, 1000])];
         let line = line!() + 2;
-        let function = Function::trace("f", &types, |x| {
-            let y = x[0].matmul(&x[1]).tanh();
-            vec![y.sum_all()]
+        let function = Function::trace("f", types, |[x, w]| {
+            let y = x.matmul(&w).tanh();
+            y.sum_all()
         });
         let large = largest_on(function, &Mesh::new([("data", 8)]).unwrap(), &[rows()]);
         let groups: Vec<_> =
@@ -278,9 +278,9 @@ mod tests {
     fn a_value_of_the_smaller_dtype_is_kept_for_the_derivative() {
         let types =
             [TensorType::new(DType::Bf16, [64, 64]), TensorType::new(DType::Bf16, [64, 4096])];
-        let large = largest_of(Function::trace("f", &types, |x| {
-            let y = x[0].matmul(&x[1]).to_dtype(DType::F32).exp();
-            grad(y.sum_all(), &[&x[1]])
+        let large = largest_of(Function::trace("f", types, |[x, w]| {
+            let y = x.matmul(&w).to_dtype(DType::F32).exp();
+            grad(y.sum_all(), &[&w])
         }));
         assert!(large.iter().all(|t| t.ty.dtype == DType::Bf16), "{large:?}");
     }
@@ -292,15 +292,10 @@ mod tests {
         let inside = |x: &[Tensor]| x[0].matmul(&x[1]).cumsum(1).sum_keepdim(1) + &x[0];
         let in_cond = largest_of(Function::trace("f", &types, |x| {
             let pred = x[0].sum_all().gt(0.0);
-            let both = [&x[0], &x[1]];
-            cond(&pred, &both, |x| vec![inside(&x)], |x| vec![x[0].clone()])
+            cond(&pred, x, |x| inside(&x), |x| x[0].clone())
         }));
         let in_loop = largest_of(Function::trace("f", &types, |x| {
-            while_loop(
-                &[&x[0]],
-                |h| h[0].sum_all().lt(9.0),
-                |h| vec![inside(&[h[0].clone(), x[1].clone()])],
-            )
+            while_loop(&x[0], |h| h.sum_all().lt(9.0), |h| inside(&[h, x[1].clone()]))
         }));
         for large in [in_cond, in_loop] {
             let product = large.iter().find(|t| t.name == "matmul").unwrap();

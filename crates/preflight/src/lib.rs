@@ -12,7 +12,7 @@
 //! use fulmen_tensor::{DType, Function, Mesh, TensorType};
 //!
 //! let types = [TensorType::new(DType::Bf16, [1024, 512]), TensorType::new(DType::Bf16, [512, 256])];
-//! let product = Function::trace("product", &types, |x| vec![x[0].matmul(&x[1])]);
+//! let product = Function::trace("product", types, |[x, w]| x.matmul(&w));
 //! let slices = Slice::parse_list("v5e:1x1,v6e:1x1")?;
 //! let prices = Prices::built_in()?;
 //! // If libtpu is not installed, `fulmen_pjrt::fetch::libtpu` fetches it.

@@ -45,7 +45,7 @@ fn topology_options(slice: &Slice) -> Vec<(&'static str, NamedValue)> {
 /// use fulmen_preflight::save;
 /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
 ///
-/// let product = Function::trace("product", &[TensorType::new(DType::F32, [8, 8])], |x| vec![x[0].matmul(&x[0])]);
+/// let product = Function::trace("product", TensorType::new(DType::F32, [8, 8]), |x| x.matmul(&x));
 /// # let folder = tempfile::tempdir()?;
 /// # let file = folder.path().join("product.fulmen");
 /// // For a slice that is not present: `topology(&libtpu, &"v5e:2x4".parse()?)?`
@@ -82,8 +82,8 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("step.fulmen");
-        let types = [TensorType::new(DType::F32, [256, 256])];
-        let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[0])]);
+        let ty = TensorType::new(DType::F32, [256, 256]);
+        let function = Function::trace("step", ty, |x| x.matmul(&x));
         let topology = topology(&plugin, &"v5e:2x4".parse().unwrap()).unwrap();
         let mesh = Mesh::new([("data", 8)]).unwrap();
         save(&topology, &mesh, [&function], &file).unwrap();

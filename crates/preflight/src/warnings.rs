@@ -8,7 +8,7 @@
 //! use fulmen_tensor::{DType, Function, TensorType};
 //!
 //! let types = [TensorType::new(DType::F32, [64, 16]), TensorType::new(DType::F32, [16, 24])];
-//! let narrow = Function::trace("narrow", &types, |x| vec![x[0].matmul(&x[1])]);
+//! let narrow = Function::trace("narrow", types, |[x, w]| x.matmul(&w));
 //! let products = warnings::recorded_products(&narrow.recorded()?, 1);
 //! let unit = Generation::find("v5e").unwrap().matrix_unit;
 //! assert!(warnings::share_used(&products, unit).unwrap() < 0.1);
@@ -460,8 +460,8 @@ mod tests {
     fn all_recorded_products_count_also_those_of_loops_and_derivatives() {
         let weight = || Tensor::ones(DType::F32, [8, 8]);
         let flops = |f: &dyn Fn(&Tensor) -> Tensor| {
-            let types = [TensorType::new(DType::F32, [4, 8])];
-            let function = Function::trace("f", &types, |x| vec![f(&x[0])]);
+            let ty = TensorType::new(DType::F32, [4, 8]);
+            let function = Function::trace("f", ty, |x| f(&x));
             recorded_flops(&function.recorded().unwrap())
         };
         let one = 2.0 * 4.0 * 8.0 * 8.0;
@@ -482,7 +482,7 @@ mod tests {
     #[test]
     fn products_of_f32_are_counted_as_recorded() {
         let f32s = [TensorType::new(DType::F32, [4, 8]), TensorType::new(DType::F32, [8, 2])];
-        let wide = Function::trace("f", &f32s, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
+        let wide = Function::trace("f", &f32s, |x| x[0].matmul(&x[1])).recorded().unwrap();
         let warning = single_precision(&wide, Passes::ONE).unwrap();
         assert!(
             warning.message.starts_with("1 of 1 products take f32, and the matrix unit rounds"),
@@ -496,7 +496,7 @@ mod tests {
         assert!(six(0.001).contains("rounds them to bf16 anyway"), "{}", six(0.001));
         assert!(six(0.25).contains("(25 % of all products' FLOPs)"), "{}", six(0.25));
         let bf16 = f32s.map(|ty| TensorType::new(DType::Bf16, ty.shape));
-        let narrow = Function::trace("f", &bf16, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
+        let narrow = Function::trace("f", bf16, |[x, w]| x.matmul(&w)).recorded().unwrap();
         assert_eq!(single_precision(&narrow, Passes::ONE), None);
     }
 
@@ -514,8 +514,8 @@ mod tests {
     fn products_in_loops_count_as_often_as_they_run() {
         let types =
             [TensorType::new(DType::F32, [64, 16]), TensorType::new(DType::F32, [5, 16, 16])];
-        let layers = Function::trace("f", &types, |x| {
-            vec![scan(&x[0], &x[1], |h, weight| (h.matmul(&weight), ())).0]
+        let layers = Function::trace("f", types, |[x, w]| {
+            scan(&x, &w, |h, weight| (h.matmul(&weight), ())).0
         });
         let recorded = layers.recorded().unwrap();
         let products = recorded_products(&recorded, 2);

@@ -27,7 +27,7 @@ impl Function {
     ///
     /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?.with_compile_cache(None);
     /// let topology = runtime.client().topology()?; // or `plugin.topology("v5e:2x4")` with libtpu, without a TPU
-    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * &x[0]]);
+    /// let square = Function::trace("square", TensorType::new(DType::F32, [4]), |x| &x * &x);
     /// let mut saved = SavedPrograms::default();
     /// square.compile_for(&topology, runtime.mesh(), &mut saved)?;
     /// # let folder = tempfile::tempdir()?;

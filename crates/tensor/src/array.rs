@@ -166,6 +166,10 @@ impl DeviceArray {
         elements == self.ty().shape.num_elements()
     }
 
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.sharded_type.metrics
+    }
+
     pub(crate) fn device_set(&self) -> &DeviceSet {
         &self.sharded_type.device_set
     }

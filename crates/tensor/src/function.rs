@@ -5,14 +5,15 @@ use fulmen_durable::messages::quantity;
 use crate::graph::Constants;
 use crate::recorded_op::{RecordedOp, inspect};
 use crate::scope::Scope;
-use crate::{Error, MatmulPrecision, Result, Sharding, Tensor, TensorType};
+use crate::tree::placeholders;
+use crate::{Error, IntoTree, MatmulPrecision, Result, Sharding, Tensor, Tree};
 
 /// An expression with inputs: results computed from parameters.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Function, TensorType};
 ///
-/// let square = Function::trace("square", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * &x[0]]);
+/// let square = Function::trace("square", TensorType::new(DType::F32, [4]), |x| &x * &x);
 /// assert!(square.stablehlo()?.contains("stablehlo.multiply"));
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
@@ -53,19 +54,29 @@ impl Function {
         }
     }
 
-    /// Calls `f` once with a placeholder of each type, and records the results that it returns.
+    /// Calls `f` once with a placeholder for each of the inputs, and records the results that it
+    /// returns. The inputs are any [`Tree`](trait@crate::Tree) of types, or of tensors with these
+    /// types. The parameters of the function are the tensors of the tree, in order.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, TensorType};
+    ///
+    /// let ty = TensorType::new(DType::F32, [4]);
+    /// let add = Function::trace("add", (&ty, &ty), |(a, b)| a + b);
+    /// let sums = Function::trace("sums", (ty.clone(), ty), |(a, b)| (a.sum_all(), b.sum_all()));
+    /// assert_eq!((add.results().len(), sums.results().len()), (1, 2));
+    /// ```
     #[track_caller]
-    pub fn trace(
+    pub fn trace<I: IntoTree, T: Tree>(
         name: impl Into<String>,
-        parameters: &[TensorType],
-        f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+        inputs: I,
+        f: impl FnOnce(I::Tree) -> T,
     ) -> Function {
         let _scope = Scope::open();
-        let placeholder =
-            |(i, ty): (usize, &TensorType)| Tensor::placeholder(format!("input {i}"), ty.clone());
-        let placeholders: Vec<Tensor> = parameters.iter().enumerate().map(placeholder).collect();
-        let results = Scope::outside(|| f(&placeholders));
-        Function::new(name, placeholders, results)
+        let inputs = placeholders(&inputs.into_tree());
+        let parameters = inputs.flatten();
+        let results = Scope::outside(|| f(inputs));
+        Function::new(name, parameters, results.flatten())
     }
 
     /// Donates a parameter to a result, both given by index. The result reuses the parameter's
@@ -126,7 +137,7 @@ impl Function {
     /// ```
     /// use fulmen_tensor::{DType, Function, MatmulPrecision, TensorType};
     ///
-    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [4, 4])], |x| vec![x[0].matmul(&x[0])]);
+    /// let square = Function::trace("square", TensorType::new(DType::F32, [4, 4]), |x| x.matmul(&x));
     /// let square = square.matmul_precision(MatmulPrecision::Highest);
     /// assert!(square.stablehlo()?.contains("precision = [HIGHEST, HIGHEST]"));
     /// # Ok::<(), fulmen_tensor::Error>(())
@@ -167,7 +178,7 @@ impl Function {
     /// ```
     /// use fulmen_tensor::{DType, Function, TensorType};
     ///
-    /// let square = |n| Function::trace("square", &[TensorType::new(DType::F32, [n])], |x| vec![&x[0] * &x[0]]);
+    /// let square = |n| Function::trace("square", TensorType::new(DType::F32, [n]), |x| &x * &x);
     /// let functions: Vec<Function> = [64, 128].map(|n| square(n).variant(format!("length {n}"))).into();
     /// # drop(functions);
     /// ```
@@ -229,7 +240,7 @@ impl Function {
     /// ```
     /// use fulmen_tensor::{DType, Function, TensorType};
     ///
-    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * &x[0]]);
+    /// let square = Function::trace("square", TensorType::new(DType::F32, [4]), |x| &x * &x);
     /// let recorded = square.recorded()?;
     /// assert_eq!((recorded[0].parameter, recorded[1].operation), (Some(0), Some("mul")));
     /// # Ok::<(), fulmen_tensor::Error>(())

@@ -242,7 +242,7 @@ impl Function {
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
     ///
-    /// let mean = Function::trace("mean", &[TensorType::new(DType::F32, [8])], |x| vec![x[0].mean_all()]);
+    /// let mean = Function::trace("mean", TensorType::new(DType::F32, [8]), |x| x.mean_all());
     /// let mean = mean.shard_parameter(0, Sharding::new([Some("data")]));
     /// let text = mean.stablehlo_for(&Mesh::new([("data", 4)])?)?;
     /// assert!(text.contains("sdy.mesh @mesh = <[\"data\"=4]>"));
@@ -264,8 +264,8 @@ impl Function {
     /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
     ///
     /// let heads = TensorType::new(DType::F32, [8, 128, 4, 64]);
-    /// let scores = Function::trace("scores", &[heads.clone(), heads], |x| {
-    ///     vec![x[0].transpose(1, 2).matmul(x[1].transpose(1, 2).transpose(-1, -2))]
+    /// let scores = Function::trace("scores", (heads.clone(), heads), |(queries, keys)| {
+    ///     queries.transpose(1, 2).matmul(keys.transpose(1, 2).transpose(-1, -2))
     /// });
     /// let mesh = Mesh::new([("data", 1)])?;
     /// assert!(scores.stablehlo_for(&mesh)?.contains("stablehlo.transpose"));
@@ -286,7 +286,7 @@ impl Function {
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
     ///
-    /// let scaled = |by: f64| Function::trace("scaled", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * by]);
+    /// let scaled = |by: f64| Function::trace("scaled", TensorType::new(DType::F32, [4]), |x| &x * by);
     /// let mesh = Mesh::new([("data", 1)])?;
     /// assert_eq!(scaled(0.1).fingerprint(&mesh)?, scaled(0.1).fingerprint(&mesh)?);
     /// assert_ne!(scaled(0.1).fingerprint(&mesh)?, scaled(0.2).fingerprint(&mesh)?);

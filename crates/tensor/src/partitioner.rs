@@ -116,7 +116,7 @@ mod tests {
         let devices = mesh.num_devices();
         let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices))?;
         let types = [TensorType::new(DType::F32, [8, 4])];
-        let function = Function::trace("step", &types, f)
+        let function = Function::trace("step", &types, |x| f(&x))
             .shard_parameter(0, Sharding::new([Some("b"), Some("a")]));
         let compiled = runtime.with_mesh(&mesh)?.compile(&function);
         Ok(compiled.err().unwrap_or_else(|| Error::usage("it compiles")))

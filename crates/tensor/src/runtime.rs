@@ -42,7 +42,7 @@ use programs::{Limits, Programs};
 ///
 /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(2))?;
 /// let halves = Sharding::new([Some("data")]);
-/// let sum = Function::trace("sum", &[TensorType::new(DType::F32, [4])], |x| vec![x[0].sum_all()]);
+/// let sum = Function::trace("sum", TensorType::new(DType::F32, [4]), |x| x.sum_all());
 /// let sum = runtime.compile(&sum.shard_parameter(0, halves.clone()))?;
 /// let x = runtime.to_devices(&Literal::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [4])?, &halves)?;
 /// let outputs = sum.call(vec![Argument::Borrow(&x)])?;

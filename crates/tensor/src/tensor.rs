@@ -309,6 +309,14 @@ impl Tensor {
         }
     }
 
+    /// Whether this tensor is a value, on the host or on the devices, rather than an expression.
+    pub(crate) fn has_value(&self) -> bool {
+        match &self.node.kind {
+            Kind::Operation(operation) => operation.host_value().is_some(),
+            kind => matches!(kind, Kind::Array(_) | Kind::Host(_)),
+        }
+    }
+
     /// The line of the user's code that recorded this tensor.
     pub fn location(&self) -> &'static Location<'static> {
         self.node.location

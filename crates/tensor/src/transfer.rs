@@ -53,6 +53,22 @@ impl Runtime {
         self.parts_to_devices(ty, sharding, |block| elements.block(ty, block))
     }
 
+    /// A value on the devices of this runtime: the same array, or a copy, through the host, if it
+    /// is on others.
+    pub(crate) fn array_here(
+        &self,
+        array: &Arc<DeviceArray>,
+        sharding: &Sharding,
+    ) -> Result<Arc<DeviceArray>> {
+        if array.device_set() == &*self.device_set {
+            return Ok(array.clone());
+        }
+        match self.read(&[array])?.wait()?.first() {
+            Some(literal) => self.to_devices(literal, sharding).map(Arc::new),
+            None => Ok(array.clone()),
+        }
+    }
+
     /// Copies to each device its part of a value. `bytes_of` returns the elements of the given
     /// block. It is called once for each block that devices of this process hold, and the elements
     /// are dropped after their last use.
@@ -206,10 +222,7 @@ impl Runtime {
     /// # Errors
     /// This process does not hold all parts of a value.
     pub fn read(&self, arrays: &[&DeviceArray]) -> Result<PendingLiterals> {
-        let start = Instant::now();
-        let reads =
-            arrays.iter().map(|array| PendingLiteral::start(array)).collect::<Result<Vec<_>>>()?;
-        Ok(PendingLiterals { reads, start, metrics: self.metrics.clone() })
+        PendingLiterals::start(arrays, &self.metrics)
     }
 }
 
@@ -274,6 +287,16 @@ pub struct PendingLiterals {
 }
 
 impl PendingLiterals {
+    pub(crate) fn start(
+        arrays: &[&DeviceArray],
+        metrics: &Arc<Metrics>,
+    ) -> Result<PendingLiterals> {
+        let start = Instant::now();
+        let reads =
+            arrays.iter().map(|array| PendingLiteral::start(array)).collect::<Result<Vec<_>>>()?;
+        Ok(PendingLiterals { reads, start, metrics: metrics.clone() })
+    }
+
     /// Whether all transfers have ended or failed, so that [`PendingLiterals::wait`] returns at
     /// once.
     pub fn is_ready(&self) -> bool {

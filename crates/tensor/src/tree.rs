@@ -1,6 +1,6 @@
 //! [`Tree`]: a value that is made of tensors. Bodies of control flow take and return trees.
 
-use crate::{AsTensor, Tensor};
+use crate::{AsTensor, Tensor, TensorType};
 
 /// A value that is made of tensors: a tensor, a tuple, an array, a `Vec` or an `Option` of trees, or
 /// a struct of trees (JAX's pytree).
@@ -69,8 +69,9 @@ pub trait Tree: Sized + IntoTree<Tree = Self> {
     }
 }
 
-/// What can be passed as a [`Tree`]: a tree, a reference to a tensor, and tuples, arrays and lists of
-/// such values.
+/// What can be passed as a [`Tree`]: a tree, a reference to a tensor, a type, and tuples, arrays and
+/// lists of such values. A type is a placeholder, for an input of a
+/// [`Function`](crate::Function::trace).
 ///
 /// | argument | tree |
 /// | --- | --- |
@@ -78,6 +79,7 @@ pub trait Tree: Sized + IntoTree<Tree = Self> {
 /// | `(&x, y)` | `(Tensor, Tensor)` |
 /// | `[&x, &y]` | `[Tensor; 2]` |
 /// | `&[&x, &y]`, `&list` | `Vec<Tensor>` |
+/// | a [`TensorType`] or a reference to one | [`Tensor`] |
 /// | `()` | `()` |
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not made of tensors",
@@ -106,6 +108,19 @@ pub(crate) fn label(kind: &str, name: &str) -> String {
     if name.is_empty() { format!("the {kind}") } else { format!("{kind} {name}") }
 }
 
+/// The same tree with placeholders of the types of its tensors, named as inputs of a function.
+/// Poisoned tensors stay.
+pub(crate) fn placeholders<T: Tree>(tree: &T) -> T {
+    let placeholder = |(tensor, name): (Tensor, String)| {
+        if tensor.fault().is_some() {
+            return tensor;
+        }
+        let name = if name.is_empty() { "input".to_owned() } else { format!("input {name}") };
+        Tensor::placeholder(name, tensor.ty().clone())
+    };
+    tree.unflatten(tree.flatten().into_iter().zip(tree.names()).map(placeholder))
+}
+
 fn names_of_list<T: Tree>(trees: &[T]) -> Vec<String> {
     trees.iter().enumerate().flat_map(|(i, tree)| names_within(&i.to_string(), tree)).collect()
 }
@@ -130,6 +145,22 @@ impl<T: AsTensor + ?Sized> IntoTree for &T {
     type Tree = Tensor;
     fn into_tree(self) -> Tensor {
         self.as_tensor().clone()
+    }
+}
+
+impl IntoTree for TensorType {
+    type Tree = Tensor;
+    #[track_caller]
+    fn into_tree(self) -> Tensor {
+        Tensor::placeholder(self.to_string(), self)
+    }
+}
+
+impl IntoTree for &TensorType {
+    type Tree = Tensor;
+    #[track_caller]
+    fn into_tree(self) -> Tensor {
+        self.clone().into_tree()
     }
 }
 
@@ -165,23 +196,32 @@ impl<T: IntoTree, const N: usize> IntoTree for [T; N] {
     }
 }
 
-impl<T: AsTensor> IntoTree for &[T] {
-    type Tree = Vec<Tensor>;
-    fn into_tree(self) -> Vec<Tensor> {
-        self.iter().map(|tensor| tensor.as_tensor().clone()).collect()
+impl<'a, T> IntoTree for &'a [T]
+where
+    &'a T: IntoTree,
+{
+    type Tree = Vec<<&'a T as IntoTree>::Tree>;
+    fn into_tree(self) -> Self::Tree {
+        self.iter().map(IntoTree::into_tree).collect()
     }
 }
 
-impl<T: AsTensor, const N: usize> IntoTree for &[T; N] {
-    type Tree = Vec<Tensor>;
-    fn into_tree(self) -> Vec<Tensor> {
+impl<'a, T, const N: usize> IntoTree for &'a [T; N]
+where
+    &'a T: IntoTree,
+{
+    type Tree = Vec<<&'a T as IntoTree>::Tree>;
+    fn into_tree(self) -> Self::Tree {
         self.as_slice().into_tree()
     }
 }
 
-impl<T: AsTensor> IntoTree for &Vec<T> {
-    type Tree = Vec<Tensor>;
-    fn into_tree(self) -> Vec<Tensor> {
+impl<'a, T> IntoTree for &'a Vec<T>
+where
+    &'a T: IntoTree,
+{
+    type Tree = Vec<<&'a T as IntoTree>::Tree>;
+    fn into_tree(self) -> Self::Tree {
         self.as_slice().into_tree()
     }
 }

@@ -66,14 +66,14 @@ mod tests {
         let types =
             [TensorType::new(DType::F32, [64, 32]), TensorType::new(DType::F32, [7, 32, 32])];
         let mut line = 0;
-        let function = Function::trace("step", &types, |x| {
-            let (_, kept) = scan(&x[0], &x[1], |h, weight| {
+        let function = Function::trace("step", types, |[x, w]| {
+            let (_, kept) = scan(&x, &w, |h, weight| {
                 let at = line!() + 1;
                 let y = h.matmul(&weight);
                 line = at;
                 (y.clone(), y)
             });
-            vec![kept]
+            kept
         });
         (function, line)
     }

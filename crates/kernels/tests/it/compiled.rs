@@ -38,9 +38,9 @@ fn attention(batch: usize, length: usize) -> Function {
     let k = TensorType::new(DType::Bf16, [batch, 2, length, 128]);
     let ids = TensorType::new(DType::I32, [1, length]);
     let how = FlashAttention::new(0.1).causal(true).window(Some(700)).softcap(Some(30.0));
-    Function::trace("attention", &[q, k.clone(), k, ids], |x| {
-        let y = how.forward(&x[0], &x[1], &x[2], Some(&x[3]));
-        let mut all = grad(&y.to_dtype(DType::F32).square().sum_all(), &[&x[0], &x[1], &x[2]]);
+    Function::trace("attention", (q, k.clone(), k, ids), |(q, k, v, ids)| {
+        let y = how.forward(&q, &k, &v, Some(&ids));
+        let mut all = grad(&y.to_dtype(DType::F32).square().sum_all(), &[&q, &k, &v]);
         all.push(y);
         all
     })
@@ -49,10 +49,10 @@ fn attention(batch: usize, length: usize) -> Function {
 fn norm() -> Function {
     let x = TensorType::new(DType::Bf16, [1000, 4096]);
     let weight = TensorType::new(DType::F32, [4096]);
-    Function::trace("norm", &[x.clone(), x, weight], |x| {
-        let [norm, sum] = rms_norm_residual(&x[0], &x[1], &x[2], 1e-6);
+    Function::trace("norm", (x.clone(), x, weight), |(x, residual, weight)| {
+        let [norm, sum] = rms_norm_residual(&x, &residual, &weight, 1e-6);
         let loss = (norm.to_dtype(DType::F32).square() + sum.to_dtype(DType::F32)).sum_all();
-        let mut all: Vec<Tensor> = grad(&loss, &[&x[0], &x[1], &x[2]]);
+        let mut all: Vec<Tensor> = grad(&loss, &[&x, &residual, &weight]);
         all.extend([norm, sum]);
         all
     })
@@ -64,10 +64,10 @@ fn loss(dtype: DType, groups: usize, tokens: usize, classes: usize, width: usize
     let weight = TensorType::new(dtype, [classes, width]);
     let targets = TensorType::new(DType::I32, [groups, tokens]);
     let how = LinearCrossEntropy::new().softcap(Some(30.0));
-    Function::trace("loss", &[x, weight, targets], |x| {
-        let sums = how.forward(&x[0], &x[1], &x[2]);
+    Function::trace("loss", (x, weight, targets), |(x, weight, targets)| {
+        let sums = how.forward(&x, &weight, &targets);
         let losses = &sums.log_sum_exp - &sums.of_target * 0.9 - &sums.sum * 1e-6;
-        let mut all = grad(&losses.sum_all(), &[&x[0], &x[1]]);
+        let mut all = grad(&losses.sum_all(), &[x, weight]);
         all.push(losses);
         all
     })
@@ -97,9 +97,9 @@ fn libtpu_compiles_attention_of_every_width_that_auto_takes() {
             .map(|(width, length)| (dtype, width, length))
     }) {
         let x = TensorType::new(dtype, [2, 2, length, width]);
-        let function = Function::trace("attention", &[x.clone(), x.clone(), x], |x| {
-            let y = FlashAttention::new(0.1).causal(true).forward(&x[0], &x[1], &x[2], None);
-            let mut all = grad(&y.to_dtype(DType::F32).square().sum_all(), &[&x[0], &x[1], &x[2]]);
+        let function = Function::trace("attention", (x.clone(), x.clone(), x), |(q, k, v)| {
+            let y = FlashAttention::new(0.1).causal(true).forward(&q, &k, &v, None);
+            let mut all = grad(&y.to_dtype(DType::F32).square().sum_all(), &[&q, &k, &v]);
             all.push(y);
             all
         });

@@ -373,10 +373,9 @@ fn a_large_vocabulary_is_computed_in_chunks_or_by_an_approved_kernel() {
         for (_, weight) in model.parameters() {
             weight.set(Tensor::zeros(DType::F32, weight.ty().shape));
         }
-        let ids = [TensorType::new(DType::I32, [1, 1024])];
-        let function = Function::trace("loss", &ids, |ids| {
-            vec![model.loss(&ids[0], &ids[0], &CrossEntropyLoss::new())]
-        });
+        let ids = TensorType::new(DType::I32, [1, 1024]);
+        let function =
+            Function::trace("loss", ids, |ids| model.loss(&ids, &ids, &CrossEntropyLoss::new()));
         function.stablehlo().unwrap()
     };
     let loops = |vocab_size| text(vocab_size).matches("stablehlo.while").count();
@@ -450,10 +449,9 @@ fn the_backward_pass_keeps_the_residual_stream_in_its_dtype() {
         model.gradient_checkpointing = true;
         model.initialize(0);
         let weights: Vec<Tensor> = model.parameters().iter().map(|(_, w)| w.get()).collect();
-        let function = Function::trace("step", &[TensorType::new(DType::I32, [3, 7])], |ids| {
-            let loss = autocast(Some(DType::Bf16), || {
-                model.loss(&ids[0], &ids[0], &CrossEntropyLoss::new())
-            });
+        let function = Function::trace("step", TensorType::new(DType::I32, [3, 7]), |ids| {
+            let loss =
+                autocast(Some(DType::Bf16), || model.loss(&ids, &ids, &CrossEntropyLoss::new()));
             grad(&loss, &weights)
         });
         function.stablehlo().unwrap()

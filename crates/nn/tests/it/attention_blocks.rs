@@ -169,8 +169,7 @@ fn a_query_that_sees_nothing_gets_zeros_and_no_nan_in_any_gradient() {
 fn pairs(attention: Attention) -> usize {
     let x = TensorType::new(DType::F32, [2, 16, 3]);
     let attention = attention.block_size(4).method(AttentionMethod::Blocks);
-    let function =
-        Function::trace("attend", &[x], |x| vec![attention.forward(&x[0], &x[0], &x[0])]);
+    let function = Function::trace("attend", x, |x| attention.forward(&x, &x, &x));
     let program = function.stablehlo().unwrap();
     let count = |n: usize| program.matches(&format!("tensor<{n}xi32>")).count();
     // The longest list of numbers has the starts of the pairs.
@@ -221,11 +220,11 @@ fn blocks_of_other_documents_are_not_computed() {
 
 /// The memory that the gradients need besides arguments and results.
 fn temporaries(method: AttentionMethod, length: usize) -> i64 {
-    let types = vec![TensorType::new(DType::F32, [1, 2, length, 8]); 3];
-    let function = Function::trace("gradients", &types, |x| {
+    let ty = TensorType::new(DType::F32, [1, 2, length, 8]);
+    let function = Function::trace("gradients", [&ty, &ty, &ty], |[q, k, v]| {
         let attention = Attention::new().causal(true).method(method).block_size(64);
-        let y = attention.forward(&x[0], &x[1], &x[2]);
-        grad(&(&y * &y).sum_all(), x)
+        let y = attention.forward(&q, &k, &v);
+        grad(&(&y * &y).sum_all(), &[q, k, v])
     });
     let compiled = Runtime::global().unwrap().compile(&function).unwrap();
     compiled.executable().memory_analysis().unwrap().temp_bytes
@@ -254,14 +253,14 @@ fn on_devices(devices: usize, axis: usize) -> Vec<Vec<f64>> {
         Literal::from_slice(&data, shape).unwrap()
     };
     let inputs = [0, 1, 2].map(numbers);
-    let types = vec![TensorType::new(DType::F32, shape); 3];
-    let mut function = Function::trace("step", &types, |x| {
+    let ty = TensorType::new(DType::F32, shape);
+    let mut function = Function::trace("step", [&ty, &ty, &ty], |x| {
         let ids = Tensor::from_slice(&[1, 1, 1, 1, 2, 2, 2, 2, 2, 2], [10]);
         let dropout = Dropout::new(0.2);
         dropout.set_random_key(&random::key(3));
         let attention = Attention::new().causal(true).segment_ids(ids).dropout(&dropout);
         let attention = attention.block_size(4).method(AttentionMethod::Blocks);
-        results(&attention, &[x[0].clone(), x[1].clone(), x[2].clone()])
+        results(&attention, &x)
     });
     for input in 0..3 {
         function = function.shard_parameter(input, split.clone());

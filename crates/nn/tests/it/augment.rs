@@ -33,7 +33,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
 /// Compiles a function of a key once, and runs it for many keys.
 fn for_keys(count: u32, f: impl Fn(&Tensor) -> Vec<Tensor>) -> Vec<Vec<Vec<f64>>> {
     let runtime = Runtime::global().unwrap();
-    let function = Function::trace("of_a_key", &[TensorType::new(DType::U32, [2])], |x| f(&x[0]));
+    let function = Function::trace("of_a_key", TensorType::new(DType::U32, [2]), |x| f(&x));
     let compiled = runtime.compile(&function).unwrap();
     let run = |seed: u32| {
         let key = runtime.to_device(&Literal::from_slice(&[0, seed], [2]).unwrap()).unwrap();
@@ -428,7 +428,7 @@ fn run_step(devices: usize) -> Vec<Vec<f64>> {
         Literal::from_slice(&weights, [PIXELS, CLASSES]).unwrap(),
     ];
     let types: Vec<TensorType> = inputs.iter().map(|literal| literal.ty().clone()).collect();
-    let mut function = Function::trace("step", &types, step);
+    let mut function = Function::trace("step", &types, |x| step(&x));
     for batch in 1..4 {
         function = function.shard_parameter(batch, rows.clone());
     }

@@ -162,9 +162,7 @@ fn products_have_16_bits_in_mixed_precision_and_sums_do_not() {
         assert!(error < 0.03 * largest, "{error:e} of {largest:e}");
     }
     let program = autocast(Some(DType::Bf16), || {
-        Function::trace("moe", &[TensorType::new(DType::F32, [2, 40, 8])], |x| {
-            vec![moe.forward(&x[0])]
-        })
+        Function::trace("moe", TensorType::new(DType::F32, [2, 40, 8]), |x| moe.forward(&x))
     });
     let text = program.stablehlo().unwrap();
     assert!(text.contains("xbf16>) -> tensor<1x8x16xbf16>"), "{text}");

@@ -89,7 +89,7 @@ fn run(cases: &[Value], devices: usize) -> Vec<Vec<f64>> {
         .map(|case| TensorType::new(dtype(case), sizes(&case["inputs"][0]["shape"])))
         .collect();
     let mut function = Function::trace("normalize", &types, |inputs| {
-        cases.iter().zip(inputs).flat_map(|(case, x)| results(case, x)).collect()
+        cases.iter().zip(&inputs).flat_map(|(case, x)| results(case, x)).collect::<Vec<_>>()
     });
     for i in 0..cases.len() {
         function = function.shard_parameter(i, rows.clone());

@@ -125,23 +125,11 @@ impl Model {
     /// A program for `count` tokens: takes the tokens and the caches, and returns logits and
     /// caches.
     fn step(&self, count: usize) -> Function {
-        let mut types = vec![TensorType::new(DType::I32, [BATCH, count])];
-        types.extend(self.caches().iter().flat_map(|cache| cache.types()));
-        let function = Function::trace("generate", &types, |inputs| {
-            let caches: Vec<KeyValueCache> = inputs[1..]
-                .chunks(3)
-                .map(|three| {
-                    KeyValueCache::from_tensors([
-                        three[0].clone(),
-                        three[1].clone(),
-                        three[2].clone(),
-                    ])
-                })
-                .collect();
-            let (logits, caches) = self.forward(&inputs[0], Some(&caches));
-            [logits].into_iter().chain(caches.iter().flat_map(|cache| cache.tensors())).collect()
+        let tokens = TensorType::new(DType::I32, [BATCH, count]);
+        let function = Function::trace("generate", (tokens, self.caches()), |(tokens, caches)| {
+            self.forward(&tokens, Some(&caches))
         });
-        (1..types.len())
+        (1..function.parameters().len())
             .fold(function, |function, i| function.donate(i, i).unwrap_or_else(|e| panic!("{e}")))
     }
 }

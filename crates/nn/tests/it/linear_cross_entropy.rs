@@ -205,11 +205,11 @@ fn a_mean_brings_the_number_of_targets_that_count() {
 /// The memory that the gradients need besides arguments and results.
 fn temporaries(method: LossMethod, length: usize) -> i64 {
     let types = [[1, length, 8], [1, 1024, 8]].map(|shape| TensorType::new(DType::F32, shape));
-    let function = Function::trace("gradients", &types, |x| {
+    let function = Function::trace("gradients", types, |[x, weight]| {
         let target = Tensor::zeros(DType::I32, [1, length]);
         let loss = LinearCrossEntropyLoss::new(CrossEntropyLoss::new()).method(method);
-        let loss = loss.chunk_size(32).forward(&x[0], x[1].index(0, 0), target);
-        grad(&loss, x)
+        let loss = loss.chunk_size(32).forward(&x, weight.index(0, 0), target);
+        grad(&loss, &[x, weight])
     });
     let compiled = Runtime::global().unwrap().compile(&function).unwrap();
     compiled.executable().memory_analysis().unwrap().temp_bytes
@@ -239,12 +239,12 @@ fn on_devices(
     let literals =
         [&[8, 16, 8][..], &[24, 8]].map(|shape| simple(shape, 37, DType::F32).eval().unwrap());
     let types = [TensorType::new(DType::F32, [8, 16, 8]), TensorType::new(DType::F32, [24, 8])];
-    let function = Function::trace("step", &types, |x| {
+    let function = Function::trace("step", types, |[x, weight]| {
         let targets: Vec<i32> = (0..128).map(|i| if i % 7 == 0 { -100 } else { i % 24 }).collect();
         let target = Tensor::from_slice(&targets, [8, 16]);
         let loss = LinearCrossEntropyLoss::new(settings()).method(method).chunk_size(5);
-        let loss = loss.forward(&x[0], &x[1], &target);
-        let mut all = grad(&loss, x);
+        let loss = loss.forward(&x, &weight, &target);
+        let mut all = grad(&loss, &[x, weight]);
         all.push(loss);
         all
     });

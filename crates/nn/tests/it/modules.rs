@@ -283,10 +283,10 @@ fn random_streams_start_anew_with_a_key_of_their_own_name() {
 fn the_keys_of_all_random_streams_are_derived_together() {
     let layers: Vec<Dropout> = (0..9).map(|_| Dropout::new(0.5)).collect();
     let types = [TensorType::new(DType::U32, [2]), TensorType::new(DType::F32, [4, 8])];
-    let function = Function::trace("dropouts", &types, |x| {
-        layers.set_random_key(&x[0]);
-        let y = layers.iter().fold(x[1].clone(), |x, layer| layer.forward(&x));
-        vec![layers[3].forward(&y)]
+    let function = Function::trace("dropouts", types, |[key, x]| {
+        layers.set_random_key(&key);
+        let y = layers.iter().fold(x, |x, layer| layer.forward(&x));
+        layers[3].forward(&y)
     });
     let text = function.stablehlo().unwrap();
     let calls = |of: &str| text.matches(&format!("call @threefry2x32.{of}(")).count();
@@ -309,8 +309,8 @@ fn keys_that_are_computed_on_the_device_equal_those_of_the_host() {
         streams.iter().flat_map(draw).collect()
     };
     let key = random::key(1);
-    let function = Function::trace("draws", &[key.ty().clone()], |x| {
-        draws(&random::fold_in_tensor(&x[0], Tensor::scalar(7u32)))
+    let function = Function::trace("draws", key.ty().clone(), |x| {
+        draws(&random::fold_in_tensor(&x, Tensor::scalar(7u32)))
     });
     let runtime = Runtime::global().unwrap();
     let input = runtime.to_device(&key.eval().unwrap()).unwrap();

@@ -156,8 +156,8 @@ fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
     // One program draws all.
     let draws = 400;
     let runtime = Runtime::global().unwrap();
-    let draw = Function::trace("draw", &[TensorType::new(DType::U32, [2])], |key| {
-        vec![Init::orthogonal(1.0).tensor(&key[0], &TensorType::new(DType::F32, [2, 2]))]
+    let draw = Function::trace("draw", TensorType::new(DType::U32, [2]), |key| {
+        Init::orthogonal(1.0).tensor(&key, &TensorType::new(DType::F32, [2, 2]))
     });
     let draw = runtime.compile(&draw).unwrap();
     let mut all = Vec::new();

@@ -214,17 +214,17 @@ fn every_statement_carries_the_users_line() {
     for layer in [&lstm as &dyn Module, &gru, &rnn] {
         crate::common::set_simple_values(layer);
     }
-    let function = Function::trace("f", &[ty(&[5, 2, 3]), ty(&[2])], |x| {
+    let function = Function::trace("f", (ty(&[5, 2, 3]), ty(&[2])), |(x, _)| {
         let target = Tensor::from_slice(&[1i32, -100], [2]);
         let classes = CrossEntropyLoss::new()
             .ignore_index(-100)
-            .forward(&x[0].narrow(0, 0, 1).squeeze(0), &target);
-        let loss = lstm.forward(&x[0], None).0.sum_all()
-            + gru.forward(&x[0], None).0.sum_all()
-            + rnn.forward(&x[0], None).0.sum_all()
-            + ctc(&x[0])
+            .forward(&x.narrow(0, 0, 1).squeeze(0), &target);
+        let loss = lstm.forward(&x, None).0.sum_all()
+            + gru.forward(&x, None).0.sum_all()
+            + rnn.forward(&x, None).0.sum_all()
+            + ctc(&x)
             + classes;
-        vec![loss.clone(), grad(&loss, &[&x[0]]).remove(0)]
+        (loss.clone(), grad(&loss, &[x]))
     });
     let text = function.stablehlo().unwrap();
     assert!(text.matches(" loc(#loc").count() > 100, "{text}");

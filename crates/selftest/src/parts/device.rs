@@ -99,8 +99,8 @@ fn different(devices: &[Device]) -> Result<()> {
 fn places(runtime: &Runtime) -> Result<()> {
     let count = runtime.devices().len();
     let each = Sharding::over([runtime.mesh().axes().iter().map(|axis| axis.0.as_str()).collect()]);
-    let types = [TensorType::new(DType::I32, [count])];
-    let next = Function::trace("places", &types, |x| vec![&x[0] + 1.0])
+    let ty = TensorType::new(DType::I32, [count]);
+    let next = Function::trace("places", ty, |x| &x + 1.0)
         .shard_parameter(0, each.clone())
         .shard_result(0, each.clone());
     let indices: Vec<i32> = (0..count as i32).collect();

@@ -356,7 +356,7 @@ impl Trial<'_> {
                 }
             }
         };
-        let mut function = Function::trace(self.kernel_name(), &types, record);
+        let mut function = Function::trace(self.kernel_name(), &types, |x| record(&x));
         if self.runtime.devices().len() > 1 {
             let axes = self.runtime.mesh().axes().iter().map(|axis| axis.0.as_str()).collect();
             let split = Sharding::over([axes]);

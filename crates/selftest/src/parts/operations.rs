@@ -285,7 +285,7 @@ impl<'a> Trial<'a> {
     /// Whether the operation multiplies matrices.
     fn has_products(&self) -> bool {
         let types: Vec<TensorType> = self.inputs.iter().map(|x| x.ty().clone()).collect();
-        let function = Function::trace("case", &types, |x| self.record(x).unwrap_or_default());
+        let function = Function::trace("case", &types, |x| self.record(&x).unwrap_or_default());
         let text = function.stablehlo().unwrap_or_default();
         ["stablehlo.dot", "stablehlo.convolution"].iter().any(|product| text.contains(product))
     }
@@ -336,7 +336,7 @@ impl<'a> Trial<'a> {
         let mut recorded = Ok(());
         let function = Function::trace(self.row.op, &types, |x| {
             let dtype = self.dtype.unwrap_or(DType::F32);
-            self.record_in_f32(x, dtype, change).unwrap_or_else(|error| {
+            self.record_in_f32(&x, dtype, change).unwrap_or_else(|error| {
                 recorded = Err(error);
                 Vec::new()
             })
@@ -388,7 +388,8 @@ impl Setting {
         let types: Vec<TensorType> =
             trials.iter().flat_map(|trial| &trial.inputs).map(|x| x.ty().clone()).collect();
         let mut recorded = Ok(());
-        let mut function = Function::trace(name, &types, |mut rest| {
+        let mut function = Function::trace(name, &types, |x| {
+            let mut rest = &x[..];
             let mut results = Vec::new();
             for trial in trials {
                 let (x, later) = rest.split_at(trial.inputs.len());

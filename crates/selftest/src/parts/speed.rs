@@ -129,7 +129,7 @@ fn compile(
     name: &str,
     f: impl FnOnce(&Tensor) -> Tensor,
 ) -> Result<Compiled> {
-    runtime.compile(&Function::trace(name, std::slice::from_ref(ty), |x| vec![f(&x[0])]))
+    runtime.compile(&Function::trace(name, ty, |x| f(&x)))
 }
 
 fn products(
@@ -217,9 +217,9 @@ fn launches(context: &Context, runtime: &Runtime) -> Result<()> {
 
 fn compilation(context: &Context, runtime: &Runtime) -> Result<()> {
     let ty = TensorType::new(DType::F32, [64, 64]);
-    let function = Function::trace("layers", &[ty], |x| {
-        let y = (0..8).fold(x[0].clone(), |y, _| y.matmul(&x[0]).tanh().softmax(-1));
-        grad(&y.sum_all(), &[&x[0]])
+    let function = Function::trace("layers", ty, |x| {
+        let y = (0..8).fold(x.clone(), |y, _| y.matmul(&x).tanh().softmax(-1));
+        grad(&y.sum_all(), &[&x])
     });
     if let Some(time) = runtime.compile(&function)?.compile_time() {
         let name = "compiling eight layers and their gradient";
@@ -235,8 +235,7 @@ fn reduction(context: &Context, runtime: &Runtime, sizes: &Sizes) -> Result<()> 
     let names: Vec<&str> = runtime.mesh().axes().iter().map(|axis| axis.0.as_str()).collect();
     let each = Sharding::over([names]);
     let ty = TensorType::new(DType::F32, [count, bytes / 4]);
-    let sum = Function::trace("reduction", std::slice::from_ref(&ty), |x| vec![x[0].sum(0)])
-        .shard_parameter(0, each.clone());
+    let sum = Function::trace("reduction", &ty, |x| x.sum(0)).shard_parameter(0, each.clone());
     let x = Literal::from_bytes(ty.clone(), &vec![FILL; ty.size_in_bytes()])?;
     let x = runtime.to_devices(&x, &each)?;
     let seconds = time(&runtime.compile(&sum)?, &x)?;

@@ -160,7 +160,7 @@ fn large_array(runtime: &Runtime, size: usize) -> Result<()> {
     let literal = Literal::from_bytes(ty.clone(), &u32::to_bytes(&values))?;
     drop(values);
     let array = runtime.to_device(&literal)?;
-    let flip = Function::trace("flip", &[ty], |x| vec![x[0].not()]).donate(0, 0)?;
+    let flip = Function::trace("flip", ty, |x| x.not()).donate(0, 0)?;
     let mut outputs = runtime.compile(&flip)?.call(vec![Argument::Donate(array)])?;
     let result = outputs.arrays.remove(0);
     let back = runtime.read(&[&result])?.wait()?.remove(0);
@@ -174,8 +174,7 @@ fn large_array(runtime: &Runtime, size: usize) -> Result<()> {
 /// The result of a program must be where its donated argument was.
 fn donation(runtime: &Runtime) -> Result<()> {
     let ty = TensorType::new(DType::F32, [MIB / 4]);
-    let next =
-        Function::trace("next", std::slice::from_ref(&ty), |x| vec![&x[0] + 1.0]).donate(0, 0)?;
+    let next = Function::trace("next", &ty, |x| &x + 1.0).donate(0, 0)?;
     let compiled = runtime.compile(&next)?;
     if let Ok(analysis) = compiled.executable().memory_analysis()
         && analysis.alias_bytes < MIB as i64
@@ -210,7 +209,7 @@ fn donation(runtime: &Runtime) -> Result<()> {
 fn too_large(runtime: &Runtime, limit: i64) -> Result<()> {
     let count = usize::try_from(limit).unwrap_or(0) / 2;
     let ty = TensorType::scalar(DType::F32);
-    let huge = Function::trace("huge", &[ty], |x| vec![x[0].broadcast_to([count])]);
+    let huge = Function::trace("huge", ty, |x| x.broadcast_to([count]));
     let zero = runtime.to_device(&Literal::from_slice(&[0.0f32], [])?)?;
     let outcome = runtime.compile(&huge).and_then(|compiled| {
         let outputs = compiled.call(vec![Argument::Borrow(&zero)])?;

@@ -194,10 +194,9 @@ mod tests {
     fn a_normalization_sums_its_cotangent_once() -> crate::Result<()> {
         let images = TensorType::new(DType::F32, [4, 3, 5, 5]);
         let channels = TensorType::new(DType::F32, [1, 3, 1, 1]);
-        let types = [&images, &images, &channels, &channels, &channels].map(Clone::clone);
-        let function = Function::trace("derivatives", &types, |x| {
-            let [x, g, mean, scale, bias] = x else { unreachable!("five types") };
-            let y = (x - mean) * scale + bias;
+        let types = [&images, &images, &channels, &channels, &channels];
+        let function = Function::trace("derivatives", types, |[x, g, mean, scale, bias]| {
+            let y = (x - &mean) * scale + &bias;
             grad(&(y * g).sum_all(), &[mean, bias])
         });
         let text = function.stablehlo_for(&crate::Mesh::data(1))?;

@@ -168,12 +168,12 @@ mod tests {
     fn a_weight_is_not_in_the_program() {
         let program = |is_weighted: bool| {
             let ty = vector().ty().clone();
-            let function = Function::trace("f", &[ty], |x| {
-                let mean = x[0].mean_all();
-                let weight = x[0].sum_all();
+            let function = Function::trace("f", ty, |x| {
+                let mean = x.mean_all();
+                let weight = x.sum_all();
                 let mean =
                     if is_weighted { with_mean_weight(&mean, &weight).unwrap() } else { mean };
-                vec![grad(&mean, &[&x[0]]).remove(0), mean]
+                vec![grad(&mean, &[&x]).remove(0), mean]
             });
             function.stablehlo().unwrap()
         };

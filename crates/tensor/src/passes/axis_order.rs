@@ -358,9 +358,9 @@ mod tests {
     #[test]
     fn a_product_of_transposed_stacks_names_their_axes() -> crate::Result<()> {
         let types = [[2, 9, 3, 5], [2, 7, 3, 5]].map(|shape| TensorType::new(DType::F32, shape));
-        let function = Function::trace("scores", &types, |x| {
-            let [queries, keys] = [&x[0], &x[1]].map(|heads| heads.transpose(1, 2));
-            vec![queries.matmul(keys.transpose(-1, -2))]
+        let function = Function::trace("scores", types, |[x, w]| {
+            let [queries, keys] = [&x, &w].map(|heads| heads.transpose(1, 2));
+            queries.matmul(keys.transpose(-1, -2))
         });
         let tpu = texts(&function, 1, Platform::Tpu, "product-axes")?;
         assert!(tpu.with.contains("batching_dims = [0, 2] x [0, 2], contracting_dims = [3] x [3]"));
@@ -402,12 +402,12 @@ mod tests {
     fn values_between_convolutions_are_not_transposed() -> crate::Result<()> {
         let types = [[4, 8, 8, 8], [16, 8, 3, 3], [1, 16, 1, 1], [4, 16, 3, 3]]
             .map(|s| TensorType::new(DType::F32, s));
-        let function = Function::trace("f", &types, |x| {
+        let function = Function::trace("f", types, |[x, kernel, bias, last]| {
             let options = Convolution::new(2).padding([(1, 1); 2]);
-            let y = x[0].convolution(&x[1], &options);
+            let y = x.convolution(&kernel, &options);
             let y = &y - y.mean_keepdim([0, 2, 3]);
-            let y = (y + &x[2]).relu().max_pool(&Pooling::new([2; 2]).stride([2; 2]));
-            vec![y.convolution(&x[3], &options)]
+            let y = (y + &bias).relu().max_pool(&Pooling::new([2; 2]).stride([2; 2]));
+            y.convolution(&last, &options)
         });
         let cpu = texts(&function, 1, Platform::Cpu, "axis-order")?;
         // The input, both kernels and the result.

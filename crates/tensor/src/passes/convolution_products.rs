@@ -341,9 +341,9 @@ mod tests {
         platform: Option<Platform>,
     ) -> crate::Result<[usize; 2]> {
         let types = [input, kernel].map(|shape| TensorType::new(DType::F32, shape));
-        let function = Function::trace("f", &types, |x| {
-            let y = x[0].convolution(&x[1], options);
-            let gradients = grad(&y.sum_all(), &[&x[0], &x[1]]);
+        let function = Function::trace("f", types, |[x, w]| {
+            let y = x.convolution(&w, options);
+            let gradients = grad(&y.sum_all(), &[&x, &w]);
             [vec![y], gradients].concat()
         });
         let text = text(&function, platform)?;
@@ -387,7 +387,7 @@ mod tests {
     fn a_convolution_of_a_small_map_is_a_product() -> crate::Result<()> {
         let types = [[4, 64, 4, 4], [64, 64, 1, 1]].map(|shape| TensorType::new(DType::F32, shape));
         let function =
-            Function::trace("f", &types, |x| vec![x[0].convolution(&x[1], &Convolution::new(2))]);
+            Function::trace("f", types, |[x, w]| x.convolution(&w, &Convolution::new(2)));
         let texts = texts(&function, 1, Platform::Cpu, "convolution-products")?;
         assert_eq!(
             (count(&texts.with, "convolution("), count(&texts.with, "dot_general ")),
@@ -401,7 +401,7 @@ mod tests {
     fn a_convolution_on_a_cpu_has_its_features_last() -> crate::Result<()> {
         let types = [[4, 8, 32, 32], [8, 8, 3, 3]].map(|shape| TensorType::new(DType::F32, shape));
         let function =
-            Function::trace("f", &types, |x| vec![x[0].convolution(&x[1], &Convolution::new(2))]);
+            Function::trace("f", types, |[x, w]| x.convolution(&w, &Convolution::new(2)));
         let texts = texts(&function, 1, Platform::Cpu, "features-last")?;
         assert!(texts.with.contains("dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]"));
         assert!(texts.without.contains("dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]"));

@@ -25,8 +25,7 @@ mod tests {
 
     #[test]
     fn on_several_cpus_a_transform_takes_and_gives_row_major_arrays() -> crate::Result<()> {
-        let function =
-            Function::trace("f", &[TensorType::new(DType::C64, [4, 8])], |x| vec![x[0].fft(-1)]);
+        let function = Function::trace("f", TensorType::new(DType::C64, [4, 8]), |x| x.fft(-1));
         let layouts = |text: &str| text.matches("@LayoutConstraint").count();
         let several = texts(&function, 4, Platform::Cpu, "fourier-layouts")?;
         assert_eq!((layouts(&several.with), layouts(&several.without)), (2, 0));

@@ -40,9 +40,9 @@ mod tests {
         // The number of barriers in the gradients of a product of 16 rows.
         let barriers = |weight: [usize; 2], platform, recompute| -> crate::Result<usize> {
             let types = [[16, weight[0]], weight].map(|shape| TensorType::new(DType::F32, shape));
-            let function = Function::trace("gradients", &types, |x| {
+            let function = Function::trace("gradients", types, |[x, w]| {
                 let product = |[a, b]: [Tensor; 2]| a.matmul(&b).sin().sum_all();
-                let both = [x[0].clone(), x[1].clone()];
+                let both = [x.clone(), w.clone()];
                 let loss = if recompute {
                     checkpoint(product, both.clone())
                 } else {

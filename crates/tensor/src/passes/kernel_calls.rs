@@ -30,8 +30,8 @@ mod tests {
     #[test]
     fn on_tpus_a_kernel_is_a_call_and_elsewhere_its_expression() -> crate::Result<()> {
         let opaque = OpaqueCall { target: TARGET.into(), config: "{\"a\": 1}".into(), parts: None };
-        let function = Function::trace("f", &[TensorType::new(DType::F32, [4, 8])], |x| {
-            kernel_call("sine", x, |x| vec![x[0].sin()], opaque)
+        let function = Function::trace("f", TensorType::new(DType::F32, [4, 8]), |x| {
+            kernel_call("sine", &[x], |x| vec![x[0].sin()], opaque)
         });
         let on_tpu = texts(&function, 1, Platform::Tpu, "kernels")?;
         let forms = |text: &str| (count(text, "custom_call @tpu_custom_call"), count(text, "sine"));

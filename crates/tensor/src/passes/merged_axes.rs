@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(product_of_operands.to_vec::<f32>()?, sums.to_vec::<f32>()?);
 
         let types = shapes.map(|shape| TensorType::new(DType::F32, shape));
-        let function = Function::trace("f", &types, |x| vec![product(x)]);
+        let function = Function::trace("f", &types, |x| product(&x));
         let texts = texts(&function, 1, Platform::Cpu, "merged-axes")?;
         let one_axis_each = "(tensor<2x12x10xf32>, tensor<6x2x12xf32>) -> tensor<2x10x6xf32>";
         assert!(texts.with.contains(one_axis_each), "{}", texts.with);

@@ -25,10 +25,9 @@ mod tests {
 
     #[test]
     fn on_cpus_a_derived_key_is_computed_once() -> crate::Result<()> {
-        let types = [TensorType::new(DType::U32, [2])];
+        let ty = TensorType::new(DType::U32, [2]);
         let numbers = Tensor::from_slice(&[7u32, 8], [2]);
-        let function =
-            Function::trace("f", &types, |x| vec![random::fold_in_each(&x[0], &numbers)]);
+        let function = Function::trace("f", ty, |x| random::fold_in_each(&x, &numbers));
         let texts = texts(&function, 1, Platform::Cpu, "random-keys")?;
         assert_eq!(count(&texts.with, "optimization_barrier"), 1, "{}", texts.with);
         assert_eq!(count(&texts.without, "optimization_barrier"), 0);

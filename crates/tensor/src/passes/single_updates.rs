@@ -96,9 +96,9 @@ mod tests {
     /// Adds one update to a vector.
     fn one_update() -> Function {
         let types = [TensorType::new(DType::F32, [8]), TensorType::new(DType::I32, [1, 1])];
-        Function::trace("f", &types, |x| {
+        Function::trace("f", types, |[x, w]| {
             let update = Tensor::ones(DType::F32, [1]);
-            vec![x[0].scatter_nd(&x[1], &update, Combine::Add)]
+            x.scatter_nd(&w, &update, Combine::Add)
         })
     }
 

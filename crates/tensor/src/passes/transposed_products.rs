@@ -56,7 +56,7 @@ mod tests {
         let is_transposed = |lhs: [usize; 2], rhs: [usize; 2], platform| -> crate::Result<bool> {
             let types = [lhs, rhs].map(|shape| TensorType::new(DType::F32, shape));
             let function =
-                Function::trace("f", &types, |x| vec![x[0].dot_general(&x[1], ([], []), (0, 0))]);
+                Function::trace("f", types, |[x, w]| x.dot_general(&w, ([], []), (0, 0)));
             let texts = texts(&function, 1, platform, "transposed-products")?;
             assert_eq!(count(&texts.without, "transpose "), 0, "{}", texts.without);
             Ok(count(&texts.with, "optimization_barrier") == 1)

@@ -90,7 +90,7 @@ impl Runtime {
     /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
     ///
     /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
-    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [2])], |x| vec![&x[0] * &x[0]]);
+    /// let square = Function::trace("square", TensorType::new(DType::F32, [2]), |x| &x * &x);
     /// let preloaded = runtime.preload(&square)?;
     /// let compiled = runtime.compile_announced(preloaded, |_| println!("compiling"))?;
     /// # Ok::<(), fulmen_tensor::Error>(())
@@ -124,7 +124,7 @@ impl Runtime {
     /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
     ///
     /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
-    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [2])], |x| vec![&x[0] * &x[0]]);
+    /// let square = Function::trace("square", TensorType::new(DType::F32, [2]), |x| &x * &x);
     /// assert!(runtime.stablehlo(&square)?.contains("stablehlo.multiply"));
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
@@ -290,12 +290,7 @@ impl Runtime {
             .captured
             .into_iter()
             .map(|(captured, sharding)| match captured {
-                Captured::Device(array) if array.device_set() == &*self.device_set => Ok(array),
-                // A value on other devices is copied through the host.
-                Captured::Device(array) => match self.read(&[&array])?.wait()?.first() {
-                    Some(literal) => self.to_devices(literal, &sharding).map(Arc::new),
-                    None => Ok(array),
-                },
+                Captured::Device(array) => self.array_here(&array, &sharding),
                 Captured::Host(ty, elements) => {
                     self.host_to_devices(&ty, &elements, &sharding).map(Arc::new)
                 }

@@ -1,11 +1,15 @@
 //! Compiles and runs expressions without a function: [`Tensor::eval`] and its variants.
 
+use std::sync::Arc;
+
 use super::Runtime;
 use crate::as_tensor::as_tensors;
 use crate::host_reads;
 use crate::missing_values::check_no_placeholder;
 use crate::scope::current_line;
-use crate::{AsTensor, DeviceArray, Error, Function, Literal, Result, Tensor};
+use crate::tensor::Kind;
+use crate::transfer::PendingLiterals;
+use crate::{AsTensor, DeviceArray, Error, Function, Literal, Result, Sharding, Tensor};
 
 impl Runtime {
     /// Compiles and runs an expression, and copies its value to the host.
@@ -71,10 +75,45 @@ impl Runtime {
         }
         Ok(compiled.call(Vec::new())?.arrays)
     }
+
+    /// The values of tensors on the devices. A value on the host is copied to every device, and
+    /// expressions are computed as one program.
+    #[track_caller]
+    pub(crate) fn to_arrays(&self, tensors: &[Tensor]) -> Result<Vec<Arc<DeviceArray>>> {
+        let is_expression = |tensor: &&Tensor| !tensor.has_value();
+        let expressions: Vec<&Tensor> = tensors.iter().filter(is_expression).collect();
+        for tensor in &expressions {
+            tensor.check()?;
+        }
+        let computed =
+            if expressions.is_empty() { Vec::new() } else { self.compute(&expressions)? };
+        let mut next_computed = computed.into_iter();
+        let replicated = Sharding::replicated();
+        let array = |tensor: &Tensor| {
+            let constant = match &tensor.node.kind {
+                Kind::Array(array) => return self.array_here(array, &replicated),
+                Kind::Host(elements) => {
+                    let copied = self.host_to_devices(tensor.ty(), elements, &replicated);
+                    return copied.map(Arc::new);
+                }
+                Kind::Operation(operation) => operation.host_value(),
+                _ => None,
+            };
+            let array = match constant {
+                Some(elements) => self.bytes_to_devices(tensor.ty(), elements, &replicated)?,
+                None => next_computed
+                    .next()
+                    .ok_or_else(|| Error::usage("the program returned no result"))?,
+            };
+            Ok(Arc::new(array))
+        };
+        tensors.iter().map(array).collect()
+    }
 }
 
 impl Tensor {
     /// Compiles and runs this expression on [`Runtime::global`], and copies the value to the host.
+    /// A tensor that already has a value needs no runtime: the value is read where it is.
     ///
     /// # Errors
     /// - The expression is poisoned.
@@ -84,6 +123,14 @@ impl Tensor {
     pub fn eval(&self) -> Result<Literal> {
         // Report mistakes before looking for a device.
         self.check()?;
+        if let Some(value) = self.host_value() {
+            return Ok(value);
+        }
+        if let Some(array) = self.array().filter(|array| array.is_readable()) {
+            host_reads::count(current_line());
+            let mut values = PendingLiterals::start(&[array], array.metrics())?.wait()?;
+            return values.pop().ok_or_else(|| Error::usage("the value could not be read"));
+        }
         check_no_placeholder(std::slice::from_ref(self), current_line())?;
         Runtime::global()?.eval(self)
     }

@@ -369,8 +369,8 @@ mod tests {
             let store = Arc::new(Store { shared: shared.clone(), arrival });
             let peers = Peers { index, count: COUNT, local: (index, COUNT), store };
             let runtime = &runtimes[index];
-            let types = [TensorType::new(DType::F32, [5])];
-            let cube = Function::trace("cube", &types, |x| vec![&x[0] * &x[0] * &x[0]]);
+            let ty = TensorType::new(DType::F32, [5]);
+            let cube = Function::trace("cube", ty, |x| &x * &x * &x);
             let platform = Platform::from_name(runtime.client().platform_name());
             let lowered = lower(&cube, runtime.mesh(), platform).unwrap();
             let key = runtime.compile_key(&lowered);

@@ -182,7 +182,7 @@ mod tests {
     fn a_program_that_is_held_elsewhere_lives_on() {
         let runtime = runtime(1, 2, usize::MAX);
         let ty = TensorType::new(DType::F32, [2]);
-        let square = Function::trace("square", &[ty], |x| vec![&x[0] * &x[0]]);
+        let square = Function::trace("square", ty, |x| &x * &x);
         let square = runtime.compile(&square).unwrap();
         let programs = runtime.shared.compiled.lock().unwrap();
         let kept = programs.kept.values().next().unwrap();
@@ -218,8 +218,8 @@ mod tests {
         let runtime = runtime(8, 1, usize::MAX);
         let ty = TensorType::new(DType::F32, [8]);
         // Each step waits for all devices.
-        let long = Function::trace("long", &[ty], |x| {
-            vec![fori_loop(0, 1_500, &x[0], |_, x| &x * 0.5 + x.sum_all() * 0.0)]
+        let long = Function::trace("long", ty, |x| {
+            fori_loop(0, 1_500, x, |_, x| &x * 0.5 + x.sum_all() * 0.0)
         });
         let split = Sharding::new([Some("data")]);
         let long = runtime.compile(&long.shard_parameter(0, split.clone())).unwrap();

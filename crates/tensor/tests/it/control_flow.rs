@@ -449,8 +449,8 @@ fn derivatives_agree_with_central_differences() {
     let shapes: [&[usize]; 4] = [&[2, 3], &[3, 2, 3], &[3, 3], &[3]];
     let types: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F64, *s)).collect();
     let runtime = Runtime::global().unwrap();
-    let value = runtime.compile(&Function::trace("f", &types, |x| vec![f(x)])).unwrap();
-    let slopes = Function::trace("df", &types, |x| grad(&f(x), x));
+    let value = runtime.compile(&Function::trace("f", &types, |x| f(&x))).unwrap();
+    let slopes = Function::trace("df", &types, |x| grad(&f(&x), &x));
     let slopes = runtime.compile(&slopes).unwrap();
     let run = |program: &fulmen_tensor::Compiled, point: &[Vec<f64>]| {
         let arrays: Vec<_> = point
@@ -501,14 +501,14 @@ fn random_numbers_in_a_body_are_those_outside() {
 #[test]
 fn a_gradient_runs_the_forward_loop_once() {
     let ty = [TensorType::new(DType::F32, [4]), TensorType::new(DType::F32, [6, 4])];
-    let function = Function::trace("once", &ty, |x| {
-        let (carry, ys) = scan(&[&x[0]], &[&x[1]], |c, s| {
+    let function = Function::trace("once", ty, |[x, w]| {
+        let (carry, ys) = scan(&[&x], &[&w], |c, s| {
             let next = (&c[0] * &s[0]).sin();
             (vec![next.clone()], vec![next])
         });
         let loss = carry[0].sum_all() + ys[0].sum_all();
-        let mut results = grad(&loss, &[&x[0], &x[1]]);
-        results.extend(grad(&loss, &[&x[0], &x[1]]));
+        let mut results = grad(&loss, &[&x, &w]);
+        results.extend(grad(&loss, &[&x, &w]));
         results.push(loss);
         results
     });

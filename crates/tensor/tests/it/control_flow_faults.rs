@@ -291,7 +291,7 @@ fn eight_devices_give_what_one_gives() {
     let run = |devices: usize| {
         let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap();
         let shardings = [split(0), split(1), split(1), Sharding::replicated()];
-        let mut function = Function::trace("flow", &types, step);
+        let mut function = Function::trace("flow", &types, |x| step(&x));
         for (i, sharding) in shardings.iter().enumerate() {
             function = function.shard_parameter(i, sharding.clone());
         }
@@ -316,8 +316,8 @@ fn eight_devices_give_what_one_gives() {
         assert!(near && one.len() == eight.len(), "result {i}: {one:?} {eight:?}");
     }
     // A sharding within a body names an axis that the mesh lacks.
-    let function = Function::trace("flow", &types[1..2], |x| {
-        map(|x| vec![x[0].with_sharding(&Sharding::new([Some("model")]))], &[&x[0]])
+    let function = Function::trace("flow", &types[1], |x| {
+        map(|x| x.with_sharding(&Sharding::new([Some("model")])), x)
     });
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8)).unwrap();
     let error = runtime.compile(&function).err().unwrap().to_string();

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use fulmen_pjrt::{CompileOptions, Effort};
 use fulmen_tensor::internal::with_eval_advice;
 use fulmen_tensor::{
-    Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop,
-    random, scan, set_note_handler, while_loop,
+    Accelerator, DType, Devices, Function, Runtime, Tensor, TensorType, cond, fori_loop, random,
+    scan, set_note_handler, while_loop,
 };
 
 /// A runtime with its own metrics.
@@ -16,10 +16,10 @@ fn open(devices: usize) -> Runtime {
     Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap()
 }
 
-static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+pub(crate) static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Collects the notes of all tests from now on.
-fn keep_notes() {
+pub(crate) fn keep_notes() {
     set_note_handler(|note| NOTES.lock().unwrap().push(note.to_owned()));
 }
 
@@ -254,25 +254,29 @@ fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
     let runtime = open(1);
     let compiled = || runtime.metrics().value("UncachedCompile");
     let traced = Cell::new(0);
-    let mut norm = runtime.jit("norm", |x| {
+    let mut norm = runtime.jit("norm", |x: Vec<Tensor>| {
         traced.set(traced.get() + 1);
-        vec![(&x[0] * &x[0]).sum_all().sqrt(), &x[0] * &x[1]]
+        ((&x[0] * &x[0]).sum_all().sqrt(), &x[0] * &x[1])
     });
-    let literal = |values: &[f32]| Literal::from_slice(values, [values.len()]).unwrap();
+    let vector = |values: &[f32]| Tensor::from_slice(values, [values.len()]);
     for i in 1..=5 {
-        let x = literal(&[3.0 * i as f32, 4.0 * i as f32]);
-        let results = norm.call(&[&x, &Literal::from_slice(&[i as f32], []).unwrap()]).unwrap();
-        assert_eq!(results[0].to_vec::<f32>().unwrap(), [5.0 * i as f32]);
-        assert_eq!(results[1].to_vec::<f32>().unwrap(), [(3 * i * i) as f32, (4 * i * i) as f32]);
+        let x = vector(&[3.0 * i as f32, 4.0 * i as f32]);
+        let (length, scaled) = norm.call(&[x, Tensor::scalar(i as f32)]).unwrap();
+        let values = runtime.eval_many(&[length, scaled]).unwrap();
+        assert_eq!(values[0].to_vec::<f32>().unwrap(), [5.0 * i as f32]);
+        assert_eq!(values[1].to_vec::<f32>().unwrap(), [(3 * i * i) as f32, (4 * i * i) as f32]);
     }
     assert_eq!((norm.programs(), compiled()), (1, 1));
-    let two = Literal::from_slice(&[2.0f32], []).unwrap();
+    let two = Tensor::scalar(2.0f32);
     for length in [3, 4, 3, 2] {
-        norm.call(&[&literal(&vec![1.0; length]), &two]).unwrap();
+        norm.call(&[&vector(&vec![1.0; length]), &two]).unwrap();
     }
     assert_eq!((norm.programs(), compiled()), (3, 3));
     let error = norm.call(&[&two]).unwrap_err().to_string();
-    assert!(error.contains("`norm` was first called with a different number of inputs"), "{error}");
+    assert!(
+        error.contains("`norm` was first called with 2 tensors, and is now called with 1; pass"),
+        "{error}"
+    );
     assert_eq!(traced.get(), 3);
     // Only the first new shape causes a note.
     let notes: Vec<String> =
@@ -280,10 +284,42 @@ fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("input 0 was f32[2], then f32[3]"), "{notes:?}");
 
-    let mut wrong = runtime.jit("wrong", |x| vec![x[0].matmul(&x[1])]);
-    let error = wrong.call(&[&literal(&[1.0, 2.0]), &two]).unwrap_err();
+    let mut wrong = runtime.jit("wrong", |(x, y): (Tensor, Tensor)| x.matmul(&y));
+    let error = wrong.call((vector(&[1.0, 2.0]), &two)).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("evals.rs")), "{error}");
     let mut asks =
-        runtime.jit("asks", |x| vec![Tensor::scalar(x[0].eval().map_or(1.0f32, |_| 0.0))]);
-    assert_eq!(asks.call(&[&two]).unwrap()[0].to_vec::<f32>().unwrap(), [1.0]);
+        runtime.jit("asks", |x: Tensor| Tensor::scalar(x.eval().map_or(1.0f32, |_| 0.0)));
+    let answer = asks.call(&two).unwrap();
+    assert_eq!(answer.eval().unwrap().to_vec::<f32>().unwrap(), [1.0]);
+}
+
+#[test]
+fn the_inputs_of_a_jitted_function_are_values_or_expressions() {
+    let runtime = open(2);
+    let other = open(1);
+    let compiled =
+        || runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile");
+    let copied = || runtime.metrics().value("OutboundData");
+    let mut next = runtime.jit("next", |x: Tensor| x + 1.0);
+    let value = |x: &Tensor| x.eval().unwrap().to_f64()[0];
+    let first = next.call(Tensor::from_slice(&[1.0f32; 1000], [1000])).unwrap();
+    // A result is on the devices. The next call takes it without a copy, and reading it needs no
+    // program.
+    let before = (compiled(), copied());
+    let second = next.call(&first).unwrap();
+    assert_eq!((value(&first), value(&second)), (2.0, 3.0));
+    assert_eq!((compiled(), copied()), before);
+    assert!(second.array().is_some());
+    // An expression is computed first, and a value on other devices is copied.
+    assert_eq!(value(&next.call(&second * 10.0).unwrap()), 31.0);
+    let elsewhere = Tensor::from_array(Arc::new(other.compute(&[&second]).unwrap().remove(0)));
+    assert_eq!(value(&next.call(elsewhere).unwrap()), 4.0);
+    assert_eq!(next.programs(), 1);
+
+    let x = Tensor::placeholder("x", TensorType::new(DType::F32, [1000]));
+    let error = next.call(&x).unwrap_err().to_string();
+    assert!(error.contains("it depends on the placeholder `x`"), "{error}");
+    let wrong = first.matmul(Tensor::ones(DType::F32, [3]));
+    let error = next.call(&wrong).unwrap_err();
+    assert_eq!(error.location().unwrap().line(), line!() - 2);
 }

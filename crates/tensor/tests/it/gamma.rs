@@ -105,9 +105,9 @@ fn draws_do_not_depend_on_the_devices_or_on_when_the_key_is_known() {
             .with_mesh(&mesh)
             .unwrap();
         let key = TensorType::new(DType::U32, [2]);
-        let function = Function::trace("draw", &[key], |x| {
-            let many = random::gamma(&x[0], DType::F32, [64, 3], 0.7).with_sharding(sharding);
-            vec![many * 1.0, random::beta(&x[0], DType::F32, [], 0.2, 0.2)]
+        let function = Function::trace("draw", key, |x| {
+            let many = random::gamma(&x, DType::F32, [64, 3], 0.7).with_sharding(sharding);
+            vec![many * 1.0, random::beta(&x, DType::F32, [], 0.2, 0.2)]
         });
         let compiled = runtime.compile(&function).unwrap();
         let key = runtime.to_device(&Literal::from_slice(&[0u32, 7], [2]).unwrap()).unwrap();

@@ -43,11 +43,11 @@ fn an_update_outside_of_a_slice_changes_nothing() {
         TensorType::new(DType::I32, [1]),
         TensorType::new(DType::F32, [1, 2]),
     ];
-    let function = Function::trace("update", &types, |t| {
-        let slice = t[0].dynamic_slice(&[&t[1], &Tensor::scalar(0i32)], &[2, 2]);
-        let along = |combine| slice.index_reduce(0, &t[2], &t[3], combine);
-        let at_point = |combine| slice.scatter_nd(t[2].reshape([1, 1]), &t[3], combine);
-        COMBINES.iter().flat_map(|&combine| [along(combine), at_point(combine)]).collect()
+    let function = Function::trace("update", types, |[table, start, index, row]| {
+        let slice = table.dynamic_slice(&[&start, &Tensor::scalar(0i32)], &[2, 2]);
+        let along = |combine| slice.index_reduce(0, &index, &row, combine);
+        let at_point = |combine| slice.scatter_nd(index.reshape([1, 1]), &row, combine);
+        COMBINES.map(|combine| (along(combine), at_point(combine))).to_vec()
     });
     let runtime = Runtime::global().unwrap();
     let compiled = runtime.compile(&function).unwrap();
@@ -136,9 +136,9 @@ fn a_row_of_16_bits_that_is_taken_often_gets_the_whole_gradient() {
 #[test]
 fn an_embedding_and_its_gradient_are_a_gather_and_a_scatter() {
     let types = [TensorType::new(DType::F32, [100, 8]), TensorType::new(DType::I32, [4, 5])];
-    let function = Function::trace("embedding", &types, |x| {
-        let y = x[0].take(0, &x[1]);
-        vec![grad(&(&y * &y).sum_all(), &[&x[0]]).remove(0)]
+    let function = Function::trace("embedding", types, |[x, indices]| {
+        let y = x.take(0, &indices);
+        grad(&(&y * &y).sum_all(), &[&x]).remove(0)
     });
     let text = function.stablehlo().unwrap();
     let count = |operation: &str| text.matches(&format!("\"stablehlo.{operation}\"")).count();

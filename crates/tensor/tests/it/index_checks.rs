@@ -125,11 +125,12 @@ fn the_first_of_several_checks_counts() {
 
 #[test]
 fn a_program_does_not_contain_marks() {
-    let types = [TensorType::new(DType::F32, [5, 2]), TensorType::new(DType::I32, [4])];
+    let table = TensorType::new(DType::F32, [5, 2]);
+    let ids = TensorType::new(DType::I32, [4]);
     let text = |marks: bool| {
-        let f = Function::trace("f", &types, |x| {
-            let indices = if marks { marked(&x[1], rule(5)) } else { x[1].clone() };
-            vec![x[0].take(0, &indices)]
+        let f = Function::trace("f", (&table, &ids), |(x, indices)| {
+            let indices = if marks { marked(&indices, rule(5)) } else { indices };
+            x.take(0, &indices)
         });
         f.stablehlo().unwrap()
     };

@@ -111,7 +111,7 @@ fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
     let types: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F32, *s)).collect();
     let mut names = Vec::new();
     let mut function = Function::trace("operations", &types, |parameters| {
-        let mut rest = parameters;
+        let mut rest = &parameters[..];
         let mut results = Vec::new();
         for (name, shapes, operation) in OPERATIONS {
             let (x, later) = rest.split_at(shapes.len());
@@ -172,8 +172,8 @@ fn random_numbers_are_the_same_bit_for_bit_however_they_are_split() {
     let draws = |devices: usize, axis: usize| {
         let runtime = cpu(devices);
         // The key is an argument, as in a training step.
-        let function = Function::trace("draws", &[TensorType::new(DType::U32, [2])], |key| {
-            let step = random::fold_in_tensor(&key[0], &Tensor::scalar(9u32));
+        let function = Function::trace("draws", TensorType::new(DType::U32, [2]), |key| {
+            let step = random::fold_in_tensor(&key, &Tensor::scalar(9u32));
             let layer = random::fold_in_name(&step, "dropout");
             let on = |t: Tensor| t.with_sharding(&split(axis));
             vec![

@@ -21,8 +21,8 @@ fn output(test: &str, value: &str) -> String {
 /// Runs in the process that `output` starts: prints a product of transposed stacks for a TPU.
 fn print_program() {
     let heads = TensorType::new(DType::F32, [2, 9, 3, 5]);
-    let scores = Function::trace("scores", &[heads.clone(), heads], |x| {
-        vec![x[0].transpose(1, 2).matmul(x[1].transpose(1, 2).t())]
+    let scores = Function::trace("scores", (heads.clone(), heads), |(queries, keys)| {
+        queries.transpose(1, 2).matmul(keys.transpose(1, 2).t())
     });
     match scores.stablehlo_on(Platform::Tpu, &Mesh::new([("data", 1)]).unwrap()) {
         Ok(text) => println!("{text}"),

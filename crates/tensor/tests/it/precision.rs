@@ -17,10 +17,10 @@ fn products(dtype: DType) -> Function {
         TensorType::new(dtype, [3, 2, 3, 3]),
         TensorType::new(dtype, [2, 5]),
     ];
-    Function::trace("products", &types, |x| {
-        let y = x[0].convolution(&x[1], &Convolution::new(2)).matmul(&x[2]);
+    Function::trace("products", types, |[a, b, c]| {
+        let y = a.convolution(&b, &Convolution::new(2)).matmul(&c);
         let loss = (&y * &y).sum_all();
-        grad(&loss, &[&x[0], &x[1], &x[2]])
+        grad(&loss, &[&a, &b, &c])
     })
 }
 
@@ -90,9 +90,8 @@ fn a_tpu_takes_more_passes() {
     let topology = plugin.topology("v5e:1x1").unwrap();
     let mut code = Vec::new();
     for precision in ALL {
-        let types = [TensorType::new(DType::F32, [1024, 1024])];
-        let function =
-            Function::trace("f", &types, |x| vec![x[0].matmul(&x[0])]).matmul_precision(precision);
+        let ty = TensorType::new(DType::F32, [1024, 1024]);
+        let function = Function::trace("f", ty, |x| x.matmul(&x)).matmul_precision(precision);
         let program = plugin
             .compile(&topology, &function.stablehlo().unwrap(), &CompileOptions::new())
             .unwrap();

@@ -54,10 +54,10 @@ fn a_tensor_prints_its_value_or_why_it_has_none() {
     let wrong = a.matmul(&Tensor::ones(DType::F32, [3, 2])).to_string();
     assert!(wrong.contains("without a value: ") && wrong.contains("printing.rs"), "{wrong}");
     let mut text = String::new();
-    let _ = Function::trace("doubled", &[TensorType::new(DType::F32, [2])], |x| {
-        let doubled = &x[0] * 2.0;
+    let _ = Function::trace("doubled", TensorType::new(DType::F32, [2]), |x| {
+        let doubled = &x * 2.0;
         text = doubled.to_string();
-        vec![doubled]
+        doubled
     });
     assert!(text.starts_with("Tensor(f32[2], without a value: "), "{text}");
 }

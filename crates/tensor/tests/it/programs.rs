@@ -45,12 +45,11 @@ fn located(text: &str) -> Vec<(&str, &str, &str)> {
 
 #[test]
 fn a_linear_layer_with_its_gradients_is_one_program() {
-    let function = Function::trace("linear", &[f32s([8, 3]), f32s([3, 2]), f32s([2])], |x| {
-        let loss = (x[0].matmul(&x[1]) + &x[2]).mean_all();
-        let mut results = grad(&loss, &[&x[1], &x[2]]);
-        results.insert(0, loss);
-        results
-    });
+    let function =
+        Function::trace("linear", (f32s([8, 3]), f32s([3, 2]), f32s([2])), |(x, weight, bias)| {
+            let loss = (x.matmul(&weight) + &bias).mean_all();
+            (loss.clone(), grad(&loss, &[&weight, &bias]))
+        });
     check(
         &function,
         &expect![[r#"
@@ -80,8 +79,8 @@ fn a_linear_layer_with_its_gradients_is_one_program() {
 fn statements_carry_the_line_that_recorded_them() {
     let types = [f32s([2])];
     let line = line!() + 1;
-    let f = |x: &[Tensor]| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)];
-    let function = Function::trace("f", &types, f);
+    let f = |[x]: [Tensor; 1]| grad(&x.tanh().sum_all(), &[&x]).remove(0);
+    let function = Function::trace("f", types, f);
     let text = function.stablehlo().unwrap();
     let location = format!("tests/it/programs.rs\":{line}:");
     for (spelled, operation) in [("stablehlo.tanh", "tanh"), ("stablehlo.multiply", "mul")] {
@@ -101,7 +100,7 @@ fn statements_carry_the_line_that_recorded_them() {
 #[test]
 fn equal_calls_are_one_function_and_others_are_not() {
     let scaled = |by: f64| move |x: Tensor| (x * by).tanh();
-    let function = Function::trace("f", &[f32s([2]), f32s([2]), f32s([3])], |x| {
+    let function = Function::trace("f", [f32s([2]), f32s([2]), f32s([3])], |x| {
         let twice = |x: &Tensor| call("scale", x, scaled(2.0));
         let thrice = call("scale", &x[0], scaled(3.0));
         vec![twice(&x[0]), twice(&x[1]), twice(&x[2]), thrice]
@@ -216,27 +215,27 @@ fn a_program_that_runs_once_has_its_values_as_arguments_in_calls_too() {
 
 #[test]
 fn every_statement_of_composed_operations_carries_the_users_line() {
-    let function = Function::trace("f", &[f32s([2, 3, 4]), f32s([4, 5]), f32s([2, 4, 5])], |x| {
-        let products = x[0].matmul(&x[2])
-            + Tensor::placeholder("y", f32s([])).zeros_like()
-            + x[0].matmul(&x[1]) * 2.0;
-        let stacked = Tensor::ones(DType::F32, [4]).matmul(&x[2]).narrow(0, 0, 1);
-        let chosen = products.gt(0.5).select(&Tensor::scalar(1.0f32), &(1.0 - &products));
-        let largest = chosen.argmax(-1).to_dtype(DType::F32)
-            + chosen.argmin_keepdim(0).to_dtype(DType::F32).sum_all();
-        let drawn =
-            fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
-        let loss = chosen.softmax(-1).sum_all()
-            + chosen.logsumexp(0).mean_all()
-            + chosen.log_softmax(1).max([0, 1, 2])
-            + chosen.var(0).sum_all()
-            + largest.mean_all()
-            + drawn.mean_all().to_dtype(DType::F32)
-            + Tensor::stack(&[&stacked, &stacked], 0).sum_all();
-        let mut results = grad(&loss, &[&x[0], &x[1], &x[2]]);
-        results.push(loss);
-        results
-    });
+    let function =
+        Function::trace("f", (f32s([2, 3, 4]), f32s([4, 5]), f32s([2, 4, 5])), |(a, b, c)| {
+            let products =
+                a.matmul(&c) + Tensor::placeholder("y", f32s([])).zeros_like() + a.matmul(&b) * 2.0;
+            let stacked = Tensor::ones(DType::F32, [4]).matmul(&c).narrow(0, 0, 1);
+            let chosen = products.gt(0.5).select(&Tensor::scalar(1.0f32), &(1.0 - &products));
+            let largest = chosen.argmax(-1).to_dtype(DType::F32)
+                + chosen.argmin_keepdim(0).to_dtype(DType::F32).sum_all();
+            let drawn =
+                fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
+            let loss = chosen.softmax(-1).sum_all()
+                + chosen.logsumexp(0).mean_all()
+                + chosen.log_softmax(1).max([0, 1, 2])
+                + chosen.var(0).sum_all()
+                + largest.mean_all()
+                + drawn.mean_all().to_dtype(DType::F32)
+                + Tensor::stack(&[&stacked, &stacked], 0).sum_all();
+            let mut results = grad(&loss, &[&a, &b, &c]);
+            results.push(loss);
+            results
+        });
     let text = function.stablehlo().unwrap();
     let statements = located(&text);
     assert!(statements.len() > 80, "{text}");
@@ -365,9 +364,9 @@ fn substitution_replaces_a_tensor_wherever_it_is_used_and_nothing_else() {
 
 #[test]
 fn common_subexpressions_are_merged_and_dead_code_is_left_out() {
-    let function = Function::trace("f", &[f32s([2])], |x| {
-        let _dead = x[0].sin();
-        vec![x[0].exp() + x[0].exp()]
+    let function = Function::trace("f", f32s([2]), |x| {
+        let _dead = x.sin();
+        x.exp() + x.exp()
     });
     let text = function.stablehlo().unwrap();
     assert_eq!(text.matches("stablehlo.exponential").count(), 1, "{text}");
@@ -387,11 +386,10 @@ fn a_long_chain_needs_no_deep_stack() {
 #[test]
 fn the_same_program_is_compiled_once_wherever_it_was_written() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
-    let square = |name: &str| Function::trace(name, &[f32s([7])], |x| vec![&x[0] * &x[0]]);
-    let cube = Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0] * &x[0]]);
+    let square = |name: &str| Function::trace(name, f32s([7]), |x| &x * &x);
+    let cube = Function::trace("f", f32s([7]), |x| &x * &x * &x);
     assert!(!runtime.compile(&square("f")).unwrap().was_cached());
-    let again =
-        runtime.compile(&Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0]])).unwrap();
+    let again = runtime.compile(&Function::trace("f", f32s([7]), |x| &x * &x)).unwrap();
     assert!(again.was_cached());
     runtime.compile(&cube).unwrap();
     assert_eq!(runtime.metrics().value("UncachedCompile"), 2);
@@ -401,7 +399,7 @@ fn the_same_program_is_compiled_once_wherever_it_was_written() {
 #[test]
 fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
-    let function = Function::trace("step", &[f32s([3]), f32s([3])], |x| vec![&x[0] + &x[1]])
+    let function = Function::trace("step", (f32s([3]), f32s([3])), |(state, by)| state + by)
         .donate(0, 0)
         .unwrap();
     let step = runtime.compile(&function).unwrap();
@@ -422,8 +420,7 @@ fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
 #[test]
 fn arguments_that_do_not_fit_are_refused_before_the_call() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
-    let function =
-        runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
+    let function = runtime.compile(&Function::trace("f", f32s([3]), |x| &x + 1.0)).unwrap();
     let message = function.call(Vec::new()).err().unwrap().to_string();
     assert_eq!(message, "`f` takes 1 argument, but got 0");
     let wrong = runtime.to_device(&Literal::from_slice(&[1i32; 3], [3]).unwrap()).unwrap();

@@ -56,8 +56,8 @@ fn an_order_of_axes_changes_only_where_elements_are_in_memory() {
         let runtime = cpu(devices).with_mesh(&mesh).unwrap();
         let array = || runtime.to_devices(&value, &sharding).unwrap();
         let captured = Tensor::from_array(Arc::new(array()));
-        let step = Function::trace("step", &[f32s([8, 3, 2, 2])], |w| {
-            vec![&w[0] * 2.0 + &captured, w[0].permute([1, 0, 2, 3]).sum(-1), w[0].clone()]
+        let step = Function::trace("step", f32s([8, 3, 2, 2]), |w| {
+            vec![&w * 2.0 + &captured, w.permute([1, 0, 2, 3]).sum(-1), w.clone()]
         });
         let step = step.shard_parameter(0, sharding.clone()).shard_result(0, sharding.clone());
         let step = step.donate(0, 0).unwrap();
@@ -92,10 +92,9 @@ fn each_device_selects_the_largest_elements_of_its_own_rows() {
     let value = numbers([16, 12]);
     let selected = |devices: usize| {
         let runtime = cpu(devices);
-        let function = Function::trace("select", &[f32s([16, 12])], |x| {
+        let function = Function::trace("select", f32s([16, 12]), |x| {
             // The order of the rows' elements is not that of their indices.
-            let (values, indices) = (&x[0] * 5.0).sin().topk(3);
-            vec![values, indices]
+            (x * 5.0).sin().topk(3)
         });
         let function =
             function.shard_parameter(0, rows()).shard_result(0, rows()).shard_result(1, rows());
@@ -116,15 +115,15 @@ fn what_is_gathered_over_one_axis_stays_split_over_the_other() {
     let runtime = cpu(8).with_mesh(&mesh).unwrap();
     let parts = Sharding::new([Some("fsdp"), Some("model")]);
     let columns = Sharding::new([None, Some("model")]);
-    let step = Function::trace("step", &[f32s([16, 4])], |w| {
-        let gathered = w[0].all_gather_to(&parts, &columns);
+    let step = Function::trace("step", f32s([16, 4]), |w| {
+        let gathered = w.all_gather_to(&parts, &columns);
         let transposed = gathered.t();
         let (shards, [sharding, other]) = transposed.gathered_from().unwrap();
         assert_eq!(
             (shards.ty().to_string(), sharding.to_string(), other.to_string()),
             ("f32[4, 16]".into(), "[model, fsdp]".into(), "[model]".into())
         );
-        let gradient = grad(&(&gathered * &gathered).sum_all(), &[&w[0]]).remove(0);
+        let gradient = grad(&(&gathered * &gathered).sum_all(), &[&w]).remove(0);
         vec![gradient, gathered]
     })
     .shard_parameter(0, parts.clone());
@@ -146,8 +145,8 @@ fn what_is_gathered_over_one_axis_stays_split_over_the_other() {
 #[test]
 fn what_is_gathered_has_a_sharded_gradient() {
     let runtime = cpu(8).with_mesh(&Mesh::new([("data", 8)]).unwrap()).unwrap();
-    let step = Function::trace("step", &[f32s([16, 3])], |w| {
-        let whole = w[0].all_gather(&rows());
+    let step = Function::trace("step", f32s([16, 3]), |w| {
+        let whole = w.all_gather(&rows());
         let half = whole.t().to_dtype(DType::Bf16);
         let (parts, [sharding, _]) = half.gathered_from().unwrap();
         assert_eq!(
@@ -155,7 +154,7 @@ fn what_is_gathered_has_a_sharded_gradient() {
             ("bf16[3, 16]".into(), "[-, data]".into())
         );
         let loss = half.to_dtype(DType::F32).sum_all() + (&whole * &whole).sum_all();
-        vec![grad(&loss, &[&w[0]]).remove(0), whole]
+        vec![grad(&loss, &[&w]).remove(0), whole]
     })
     .shard_parameter(0, rows());
     let value = numbers([16, 3]);
@@ -190,7 +189,7 @@ fn blocks_that_gather_and_recompute_have_the_same_gradients() {
                 }
             });
             let loss = (&y * &y).mean_all();
-            let mut results = grad(&loss, inputs);
+            let mut results = grad(&loss, &inputs);
             results.push(loss);
             results
         });
@@ -232,7 +231,7 @@ fn blocks_that_gather_and_recompute_have_the_same_gradients() {
 fn one_chosen_device_runs_the_program_and_no_other() {
     let runtime = cpu([5]);
     assert_eq!(runtime.devices().len(), 1);
-    let double = Function::trace("double", &[f32s([3])], |x| vec![&x[0] * 2.0]);
+    let double = Function::trace("double", f32s([3]), |x| &x * 2.0);
     let double = runtime.compile(&double).unwrap();
     let x = runtime.to_device(&numbers([3])).unwrap();
     let y = double.call(vec![Argument::Borrow(&x)]).unwrap();
@@ -247,13 +246,17 @@ fn one_chosen_device_runs_the_program_and_no_other() {
 #[test]
 fn gradients_of_a_split_batch_are_those_of_the_whole() {
     let step = || {
-        Function::trace("step", &[f32s([6, 3]), f32s([8, 6]), f32s([8, 3])], |p| {
-            let error = p[1].matmul(&p[0]).tanh() - &p[2];
-            let loss = (&error * &error).mean_all();
-            let mut results = grad(&loss, &[&p[0]]);
-            results.push(loss);
-            results
-        })
+        Function::trace(
+            "step",
+            (f32s([6, 3]), f32s([8, 6]), f32s([8, 3])),
+            |(weight, x, target)| {
+                let error = x.matmul(&weight).tanh() - &target;
+                let loss = (&error * &error).mean_all();
+                let mut results = grad(&loss, &[&weight]);
+                results.push(loss);
+                results
+            },
+        )
         .shard_parameter(1, rows())
         .shard_parameter(2, rows())
     };
@@ -304,8 +307,7 @@ fn a_value_of_other_devices_is_brought_over() {
 #[test]
 fn arguments_of_another_sharding_are_refused() {
     let runtime = cpu(2);
-    let function =
-        Function::trace("f", &[f32s([4])], |x| vec![x[0].sum_all()]).shard_parameter(0, rows());
+    let function = Function::trace("f", f32s([4]), |x| x.sum_all()).shard_parameter(0, rows());
     let function = runtime.compile(&function).unwrap();
     let whole = runtime.to_device(&numbers([4])).unwrap();
     let message = function.call(vec![Argument::Borrow(&whole)]).err().unwrap().to_string();
@@ -328,7 +330,7 @@ fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
     assert_eq!(cpu(1).eval(&x).unwrap().to_vec::<f32>().unwrap(), [0.0; 16]);
     let error = cpu(2).with_mesh(&Mesh::new([("data", 3)]).unwrap()).err().unwrap().to_string();
     assert!(error.contains("the runtime has 2"), "{error}");
-    let donated = Function::trace("f", &[f32s([4])], |x| vec![&x[0] + 1.0]).donate(0, 0).unwrap();
+    let donated = Function::trace("f", f32s([4]), |x| &x + 1.0).donate(0, 0).unwrap();
     let error = donated.shard_parameter(0, rows()).stablehlo().unwrap_err().to_string();
     assert!(error.contains("donated to result 0, but their shardings differ"), "{error}");
 }
@@ -336,7 +338,8 @@ fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
 #[test]
 fn ten_thousand_steps_on_eight_devices_need_no_wait_in_user_code() {
     let runtime = cpu(8);
-    let step = Function::trace("step", &[f32s([8]), f32s([8])], |x| vec![&x[0] + x[1].mean_all()]);
+    let step =
+        Function::trace("step", (f32s([8]), f32s([8])), |(state, batch)| state + batch.mean_all());
     let step = step.shard_parameter(1, rows()).donate(0, 0).unwrap();
     let step = runtime.compile(&step).unwrap();
     let ones = Literal::from_slice(&[1.0f32; 8], [8]).unwrap();

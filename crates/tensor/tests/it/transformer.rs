@@ -96,7 +96,7 @@ impl Sizes {
     /// The loss and the gradient of each weight.
     fn step(&self, dtype: DType, cast: Option<DType>) -> Function {
         Function::trace("block", &self.types(dtype), |x| {
-            let loss = autocast(cast, || self.loss(x));
+            let loss = autocast(cast, || self.loss(&x));
             let mut results = grad(&loss, &x[2..]);
             results.insert(0, loss);
             results

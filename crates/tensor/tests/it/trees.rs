@@ -1,9 +1,11 @@
 //! Trees as arguments and results of bodies, and the names in messages about them.
 
 use fulmen_tensor::{
-    DType, IntoTree, Tensor, Tree, call, checkpoint, cond, custom_gradient, fori_loop, grad, map,
-    scan, switch, while_loop,
+    Accelerator, DType, Devices, Function, IntoTree, Runtime, Tensor, TensorType, Tree, call,
+    checkpoint, cond, custom_gradient, fori_loop, grad, map, scan, switch, while_loop,
 };
+
+use crate::evals::{NOTES, keep_notes};
 
 #[derive(Clone, Tree)]
 struct State {
@@ -73,6 +75,8 @@ fn arguments_become_trees() {
     let of_list: Vec<Tensor> = (&list).into_tree();
     let of_borrowed_array: Vec<Tensor> = (&[&x, &x]).into_tree();
     let of_array: [Tensor; 2] = [&x, &x].into_tree();
+    let nested: Vec<Vec<Tensor>> = (&vec![vec![x.clone()], vec![]]).into_tree();
+    assert!(nested.names() == ["0.0"] && nested[0][0].is(&x));
     let (a, b): (Tensor, Option<Tensor>) = (&x, Some(&x)).into_tree();
     for tensor in
         [of_slice, of_list, of_borrowed_array, of_array.to_vec(), vec![a], b.into_iter().collect()]
@@ -205,4 +209,120 @@ fn mistakes_name_the_tensors_of_a_tree() {
         xs.starts_with("x 1.0, f32[4], has 4 slices along its first axis, and x 0 has 3"),
         "{xs}"
     );
+}
+
+fn runtime() -> Runtime {
+    Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap()
+}
+
+/// The names of a function's parameters, as messages show them.
+fn parameters(function: &Function) -> Vec<String> {
+    let recorded = function.recorded().unwrap();
+    let mut names = vec![String::new(); function.parameters().len()];
+    for value in recorded {
+        if let (Some(i), Some(name)) = (value.parameter, value.name) {
+            names[i] = name;
+        }
+    }
+    names
+}
+
+#[test]
+fn a_function_is_traced_with_a_tree_of_types() {
+    let ty = TensorType::new(DType::F32, [2]);
+    let single = Function::trace("f", &ty, |x| &x * &x);
+    assert_eq!(parameters(&single), ["input"]);
+    let pair = Function::trace("f", (ty.clone(), &ty), |(a, b)| (a.sum_all(), vec![a * b]));
+    assert_eq!(parameters(&pair), ["input 0", "input 1"]);
+    assert_eq!(pair.results().len(), 2);
+    let types = vec![ty.clone(), ty.clone()];
+    let list = |x: Vec<Tensor>| (x[0].sum_all(), vec![&x[0] * &x[1]]);
+    let texts = [
+        pair,
+        Function::trace("f", &types, list),
+        Function::trace("f", &types[..], list),
+        Function::trace("f", &[&ty, &ty], list),
+        Function::trace("f", types, list),
+        Function::trace("f", [&ty, &ty], |[a, b]| (a.sum_all(), [a * b])),
+    ]
+    .map(|function| function.stablehlo().unwrap());
+    // The program has the lines, which differ, and no names of inputs.
+    let statements = |text: &String| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with("#loc"));
+        lines.map(|line| line.split(" loc(").next().unwrap_or_default().to_owned()).collect()
+    };
+    let first = statements(&texts[0]);
+    assert!(first.len() > 4 && texts.iter().all(|text| statements(text) == first), "{texts:#?}");
+
+    // A tensor stands for its type, and a struct keeps its names.
+    let of_state = Function::trace("f", (&ty, state(true)), |(x, state)| {
+        assert_eq!(state.label, "kept");
+        state.layers[1].1.clone() * x * state.position * state.bias.unwrap()
+    });
+    let names = parameters(&of_state);
+    assert_eq!(
+        (&names[..2], names.len()),
+        (&["input 0", "input 1.position"].map(String::from)[..], 7)
+    );
+    let wrong = scalar(1.0).matmul(scalar(1.0));
+    let error = Function::trace("f", (&ty, wrong), |(x, _)| x).stablehlo().unwrap_err();
+    assert_eq!(error.location().unwrap().line(), line!() - 2);
+}
+
+#[test]
+fn a_jitted_function_takes_and_returns_a_struct() {
+    let mut double = runtime().jit("double", |(state, by): (State, Tensor)| {
+        Pair(state.map_tensors(&mut |x| x * &by), state.bias)
+    });
+    for by in [2.0f32, 3.0] {
+        let Pair(doubled, bias) = double.call((state(true), Tensor::scalar(by))).unwrap();
+        let expected = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(|x| x * f64::from(by));
+        assert_eq!((values(&doubled), doubled.label), (expected.to_vec(), "kept"));
+        assert_eq!(values(&bias), [6.0]);
+        assert!(doubled.flatten().iter().all(|tensor| tensor.array().is_some()));
+        // Results are inputs as they are.
+        let Pair(again, _) = double.call((doubled, Tensor::scalar(by))).unwrap();
+        assert_eq!(values(&again)[5], expected[5] * f64::from(by));
+    }
+    assert_eq!(double.programs(), 1);
+    let nothing = runtime().jit("nothing", |(): ()| scalar(7.0)).call(()).unwrap();
+    assert_eq!(values(&nothing), [7.0]);
+}
+
+#[test]
+fn mistakes_and_notes_name_the_inputs_of_a_jitted_function() {
+    keep_notes();
+    let runtime = runtime();
+    let mut moved = runtime.jit("moved by", |(state, by): (State, Tensor)| state.position + by);
+    moved.call((state(false), scalar(1.0))).unwrap();
+    let mut wide = state(false);
+    wide.position = Tensor::zeros(DType::F32, [3]);
+    moved.call((wide, scalar(1.0))).unwrap();
+    let notes = NOTES.lock().unwrap().clone();
+    let of = |name: &str| notes.iter().filter(|n| n.contains(name)).cloned().collect::<Vec<_>>();
+    assert!(of("`moved by`")[0].contains("input 0.position was f32[], then f32[3]"), "{notes:?}");
+    let error = moved.call((state(true), scalar(1.0))).unwrap_err().to_string();
+    let expected = "`moved by` was first called with 6 tensors, and is now called with 7; pass the same tensors";
+    assert!(error.starts_with(expected), "{error}");
+    assert_eq!(moved.programs(), 2);
+
+    let mut chosen = runtime.jit("chosen", |(a, b): (Option<Tensor>, Option<Tensor>)| {
+        a.or(b).unwrap_or_else(|| scalar(0.0))
+    });
+    let value = |x: f32| Some(scalar(x));
+    assert_eq!(values(&chosen.call((value(1.0), None::<Tensor>)).unwrap()), [1.0]);
+    let error = chosen.call((None::<Tensor>, value(2.0))).unwrap_err().to_string();
+    let expected =
+        "`chosen` was first called with the inputs 0, and is now called with the inputs 1;";
+    assert!(error.starts_with(expected), "{error}");
+
+    let mut early = runtime.jit("early", |pair: Pair<Tensor, State>| {
+        let error = pair.1.layers[0].1.eval().unwrap_err().to_string();
+        assert!(
+            error.contains("it depends on `input 1.layers.0.1`, an input of the function"),
+            "{error}"
+        );
+        pair.0
+    });
+    assert_eq!(values(&early.call(Pair(scalar(4.0), state(false))).unwrap()), [4.0]);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmen_tensor::{DeviceArray, Jit, Literal, Tensor, autocast, random};
+use fulmen_tensor::{DeviceArray, IntoTree, Jit, Literal, Tree, autocast, random};
 
 use super::TrainStep;
 use crate::process_group;
@@ -19,22 +19,25 @@ use crate::{Result, error};
 /// reuse the program. A note reports the first recompilation. The closure runs only while it is
 /// recorded, so everything that changes must be an input. For random numbers, pass a key.
 ///
+/// The inputs and the results are [trees](trait@Tree) of tensors, as for
+/// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
+///
 /// ```no_run
 /// # use fulmen_nn::Linear;
-/// # use fulmen_tensor::Literal;
+/// # use fulmen_tensor::Tensor;
 /// # use fulmen_trainer::{Result, TrainStep};
-/// # fn f<'m>(step: &TrainStep<'m>, policy: &'m Linear, mut play: impl FnMut(i64) -> Literal) -> Result<()> {
-/// let mut act = step.function("act", |x| vec![policy.forward(&x[0]).argmax(-1)]);
+/// # fn f<'m>(step: &TrainStep<'m>, policy: &'m Linear, mut play: impl FnMut(i64) -> Tensor) -> Result<()> {
+/// let mut act = step.function("act", |observation: Tensor| policy.forward(&observation).argmax(-1));
 /// let mut observation = play(0);
 /// for _ in 0..1000 {
-///     let action = act.call(step, &[&observation])?[0].to_vec::<i64>()?[0];
+///     let action = act.call(step, &observation)?.eval()?.to_vec::<i64>()?[0];
 ///     observation = play(action);
 /// }
 /// # Ok(()) }
 /// ```
-pub struct StepFunction<'m> {
+pub struct StepFunction<'m, Inputs, Outputs> {
     name: String,
-    jit: Jit<'m>,
+    jit: Jit<'m, Inputs, Outputs>,
     step_identity: Arc<()>,
 }
 
@@ -43,18 +46,16 @@ impl<'m> TrainStep<'m> {
     /// [`StepFunction`]. It is recorded at its first call, in evaluation mode and with the step's
     /// precision. Messages show `name`. For a function without weights, use
     /// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
-    pub fn function(
+    pub fn function<Inputs: Tree, Outputs: Tree>(
         &self,
         name: &str,
-        f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm,
-    ) -> StepFunction<'m> {
+        f: impl Fn(Inputs) -> Outputs + 'm,
+    ) -> StepFunction<'m, Inputs, Outputs> {
         let module = self.module;
         let seed = self.position.seed;
         let entries: Vec<Entry> = self.state.layout().module().to_vec();
         let precision = self.config.options.precision.autocast();
-        // The weights come last, so that messages number the user's inputs from 0.
-        let jit = self.runtime.jit(name, move |x| {
-            let (inputs, weights) = x.split_at(x.len() - entries.len());
+        let jit = self.runtime.jit_with_arrays(name, move |inputs, weights| {
             let _cells = Placeholders::with(module, &entries, weights);
             module.eval();
             set_random_key(module, &random::key(seed));
@@ -64,14 +65,21 @@ impl<'m> TrainStep<'m> {
     }
 }
 
-impl StepFunction<'_> {
+impl<Inputs: Tree, Outputs: Tree> StepFunction<'_, Inputs, Outputs> {
     /// Calls the function with these inputs and the current weights of the training step, and waits
-    /// for the results.
+    /// for the results, which come to the host in one transfer. [`Tensor::eval`](fulmen_tensor::Tensor::eval) of a result only
+    /// reads its value.
     ///
     /// # Errors
     /// A training step other than the one that made this; a mistake in the function, reported with
-    /// its line; a different number of inputs than in the first call; an error of the device.
-    pub fn call(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
+    /// its line; other tensors than in the first call, such as a list of another length; an error
+    /// of the device.
+    #[track_caller]
+    pub fn call(
+        &mut self,
+        step: &TrainStep<'_>,
+        inputs: impl IntoTree<Tree = Inputs>,
+    ) -> Result<Outputs> {
         if !Arc::ptr_eq(&self.step_identity, &step.identity) {
             return Err(error::of_another_step(&format!("function `{}`", self.name), "function"));
         }
@@ -79,11 +87,12 @@ impl StepFunction<'_> {
         step.report_error(result)
     }
 
-    fn compute(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
-        let inputs = inputs
-            .iter()
-            .map(|input| step.runtime.to_device(input))
-            .collect::<Result<Vec<_>, _>>()?;
+    #[track_caller]
+    fn compute(
+        &mut self,
+        step: &TrainStep<'_>,
+        inputs: impl IntoTree<Tree = Inputs>,
+    ) -> Result<Outputs> {
         let weights = step
             .state
             .layout()
@@ -91,12 +100,15 @@ impl StepFunction<'_> {
             .take(step.state.layout().module().len())
             .map(|id| step.state.array(id))
             .collect::<Result<Vec<_>>>()?;
-        let arrays: Vec<&DeviceArray> = inputs.iter().chain(weights).collect();
-        let outputs = self.jit.run(&arrays)?.arrays;
-        process_group::wait_for_literals(
+        let outputs = self.jit.call_with_arrays(inputs, &weights)?;
+        let on_devices = outputs.flatten();
+        let arrays: Vec<&DeviceArray> =
+            on_devices.iter().filter_map(|output| output.array().map(|array| &**array)).collect();
+        let values = process_group::wait_for_literals(
             step.executor.process_group(),
-            step.runtime.read(&outputs.iter().collect::<Vec<_>>())?,
-        )
+            step.runtime.read(&arrays)?,
+        )?;
+        Ok(outputs.unflatten(values.iter().map(Literal::to_tensor)))
     }
 
     /// The number of programs compiled: one for each combination of input types.

@@ -277,29 +277,29 @@ fn a_function_sees_the_current_weights_and_compiles_once_per_shape() {
         let net = Net::new();
         let mut step = trainer.train_step(&net, &train_loader(40, DROP_LAST)).unwrap();
         let recorded = Cell::new(0);
-        let mut scores = step.function("scores", |x| {
+        let mut scores = step.function("scores", |x: Tensor| {
             recorded.set(recorded.get() + 1);
-            vec![net.forward(&x[0])]
+            net.forward(&x)
         });
         let x = |rows: usize| {
             let values: Vec<f32> = (0..rows * FEATURES).map(|i| (i as f32).sin()).collect();
-            Literal::from_slice(&values, [rows, FEATURES]).unwrap()
+            Tensor::from_slice(&values, [rows, FEATURES])
         };
-        let before = scores.call(&step, &[&x(4)]).unwrap();
+        let before = scores.call(&step, x(4)).unwrap().eval().unwrap();
         for batch in step.batches() {
             step.run(&batch.unwrap()).unwrap();
-            scores.call(&step, &[&x(4)]).unwrap();
+            scores.call(&step, x(4)).unwrap();
         }
-        let after = scores.call(&step, &[&x(4)]).unwrap();
-        assert_ne!(before[0].bytes(), after[0].bytes());
+        let after = scores.call(&step, x(4)).unwrap().eval().unwrap();
+        assert_ne!(before.bytes(), after.bytes());
         assert_eq!((scores.programs(), recorded.get()), (1, 1));
-        assert_eq!(scores.call(&step, &[&x(2)]).unwrap()[0].ty().to_string(), "f32[2, 3]");
+        assert_eq!(scores.call(&step, x(2)).unwrap().ty().to_string(), "f32[2, 3]");
         assert_eq!((scores.programs(), recorded.get()), (2, 2));
         drop(step);
         // Compare with the module in evaluation mode, with the weights that it got back.
         net.eval();
-        let expected = net.forward(&x(4).to_tensor()).eval().unwrap();
-        for (value, expected) in after[0].to_f64().iter().zip(expected.to_f64()) {
+        let expected = net.forward(&x(4)).eval().unwrap();
+        for (value, expected) in after.to_f64().iter().zip(expected.to_f64()) {
             assert!((value - expected).abs() < 1e-5, "{value} {expected}");
         }
     }
@@ -331,14 +331,14 @@ fn a_policy_learns_from_its_own_games() {
     let like = DataLoader::builder(like.build().unwrap()).batch_size(16).build().unwrap();
     let mut trainer = trainer(folder.path()).max_steps(1000).build().unwrap();
     let mut step = trainer.train_step(&policy, &like).unwrap();
-    let mut act = step.function("act", |x| {
-        vec![random::categorical(&x[1], levers.forward(&x[0]), -1).to_dtype(DType::I32)]
+    let mut act = step.function("act", |(state, key): (Tensor, Tensor)| {
+        random::categorical(&key, levers.forward(&state), -1).to_dtype(DType::I32)
     });
     let state = Literal::from_slice(&[1.0f32; 16], [16, 1]).unwrap();
     let mut paid = Vec::new();
     for round in 0..100u32 {
-        let key = Literal::from_slice(&[0, round], [2]).unwrap();
-        let action = act.call(&step, &[&state, &key]).unwrap().remove(0);
+        let key = Tensor::from_slice(&[0, round], [2]);
+        let action = act.call(&step, (state.to_tensor(), key)).unwrap().eval().unwrap();
         let won: Vec<f32> = action
             .to_vec::<i32>()
             .unwrap()
@@ -514,19 +514,19 @@ fn each_wrong_use_is_one_clear_error() {
     let validation = other_step.eval_step(&val_loader(20)).unwrap();
     let error = validation.run(&step).unwrap_err().to_string();
     assert!(error.contains("the eval step belongs to another TrainStep"), "{error}");
-    let mut scores = other_step.function("scores", |x| vec![other.forward(&x[0])]);
-    let x = Literal::from_slice(&[0.5f32; 2 * FEATURES], [2, FEATURES]).unwrap();
+    let mut scores = other_step.function("scores", |x: Vec<Tensor>| other.forward(&x[0]));
+    let x = Tensor::from_slice(&[0.5f32; 2 * FEATURES], [2, FEATURES]);
     let error = scores.call(&step, &[&x]).unwrap_err().to_string();
     assert!(error.contains("the function `scores` belongs to another TrainStep"), "{error}");
     scores.call(&other_step, &[&x]).unwrap();
     let error = scores.call(&other_step, &[&x, &x]).unwrap_err().to_string();
     assert!(
-        error.contains("`scores` was first called with a different number of inputs"),
+        error.contains("`scores` was first called with 1 tensor, and is now called with 2"),
         "{error}"
     );
-    let mut wrong = other_step
-        .function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
-    let error = wrong.call(&other_step, &[&x]).unwrap_err();
+    let mut wrong =
+        other_step.function("wrong", |x: Tensor| x.matmul(Tensor::ones(DType::F32, [CLASSES, 2])));
+    let error = wrong.call(&other_step, &x).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("train_step.rs")), "{error}");
 
     // Batches of another loader.

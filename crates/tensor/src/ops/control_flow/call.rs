@@ -120,8 +120,8 @@ impl fmt::Debug for Call {
 /// use fulmen_tensor::{DType, Function, TensorType, call};
 ///
 /// let ty = TensorType::new(DType::F32, [3]);
-/// let function = Function::trace("f", &[ty.clone(), ty], |x| {
-///     x.iter().map(|x| call("softsign", x, |x| &x / (x.abs() + 1.0))).collect()
+/// let function = Function::trace("f", [&ty, &ty], |tensors| {
+///     tensors.map(|x| call("softsign", x, |x| &x / (x.abs() + 1.0)))
 /// });
 /// let text = function.stablehlo()?;
 /// assert_eq!((text.matches("stablehlo.divide").count(), text.matches("func.call @softsign(").count()), (1, 2));

@@ -316,8 +316,7 @@ fn a_placeholder_without_a_value_and_a_wrong_donation_are_errors() {
         "{message}"
     );
 
-    let types = [TensorType::new(DType::F32, [2])];
-    let f = Function::trace("f", &types, |x| vec![x[0].sum_all()]);
+    let f = Function::trace("f", TensorType::new(DType::F32, [2]), |x| x.sum_all());
     let message = f.donate(0, 0).err().expect("the types differ").to_string();
     assert_eq!(
         message,

@@ -108,14 +108,14 @@ impl Point<'_> {
 /// The differences that the gradients at these points have from the expected values.
 pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     let numbers: Vec<f64> = points.iter().flat_map(Point::numbers).collect();
-    let types = [TensorType::new(DType::F64, [numbers.len()])];
-    let function = Function::trace(name, &types, |x| {
+    let ty = TensorType::new(DType::F64, [numbers.len()]);
+    let function = Function::trace(name, ty, |x| {
         let mut start = 0;
         let mut values = Vec::new();
         let mut gradients = Vec::new();
         for point in points {
             let n = point.numbers().count();
-            let (value, gradient) = point.record(&x[0].narrow(0, start, n));
+            let (value, gradient) = point.record(&x.narrow(0, start, n));
             start += n;
             values.push(value);
             gradients.push(gradient);

@@ -14,7 +14,7 @@ fn programs() -> Vec<(String, String)> {
         for case in family.cases() {
             let row = family.rows.iter().find(|row| row.op == case.op).unwrap();
             let types: Vec<_> = case.types().collect();
-            let function = Function::trace("case", &types, |x| row.record(x, &case.attrs));
+            let function = Function::trace("case", &types, |x| row.record(&x, &case.attrs));
             let (text, _) = portable_program(&function).unwrap();
             programs.push((format!("{}: {}", family.name, case.name), text));
         }

@@ -9,7 +9,8 @@ use fulmen_tensor::{Argument, Function, Literal, Runtime, TensorType};
 /// differences from the expected values.
 fn run(row: &Row, cases: &[&Case]) -> Vec<String> {
     let types: Vec<TensorType> = cases.iter().flat_map(|case| case.types()).collect();
-    let function = Function::trace(row.op, &types, |mut rest| {
+    let function = Function::trace(row.op, &types, |x| {
+        let mut rest = &x[..];
         let mut results = Vec::new();
         for case in cases {
             let (x, later) = rest.split_at(case.inputs.len());

@@ -32,12 +32,10 @@ fn point<'a>(name: &'a str, numbers: &[f64], f: fn(&Tensor) -> Tensor) -> Point<
 
 /// The second derivative of `f`, elementwise.
 fn curvature(x: &[f32], f: fn(&Tensor) -> Tensor) -> Vec<f32> {
-    let function =
-        Function::trace("curvature", &[TensorType::new(DType::F32, [x.len()])], |inputs| {
-            let x = &inputs[0];
-            let slope = grad(&f(x).sum_all(), &[x]).remove(0);
-            grad(&slope.sum_all(), &[x])
-        });
+    let function = Function::trace("curvature", TensorType::new(DType::F32, [x.len()]), |x| {
+        let slope = grad(&f(&x).sum_all(), &[&x]).remove(0);
+        grad(&slope.sum_all(), &[&x])
+    });
     let runtime = Runtime::global().unwrap();
     let argument = runtime.to_device(&Literal::from_slice(x, [x.len()]).unwrap()).unwrap();
     let outputs =

@@ -142,7 +142,8 @@ impl Item<'_> {
 /// One program for several items.
 fn program(items: &[Item<'_>]) -> Function {
     let types: Vec<TensorType> = items.iter().flat_map(|item| item.types.clone()).collect();
-    Function::trace("table", &types, |mut rest| {
+    Function::trace("table", &types, |x| {
+        let mut rest = &x[..];
         let mut results = Vec::new();
         for item in items {
             let (x, later) = rest.split_at(item.types.len());

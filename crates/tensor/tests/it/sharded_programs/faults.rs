@@ -33,7 +33,7 @@ fn run(
         let runtime = runtime(devices).with_mesh(&mesh).unwrap();
         let types: Vec<TensorType> =
             parameters.iter().map(|(dims, _)| TensorType::new(dtype, *dims)).collect();
-        let mut function = Function::trace("fault", &types, f);
+        let mut function = Function::trace("fault", &types, |x| f(&x));
         let mut arrays = Vec::new();
         for (i, (dims, axes)) in parameters.iter().enumerate() {
             let sharding = if devices == 1 { Sharding::replicated() } else { split(axes) };
