@@ -241,7 +241,7 @@ fn a_function_is_traced_with_a_tree_of_types() {
         pair,
         Function::trace("f", &types, list),
         Function::trace("f", &types[..], list),
-        Function::trace("f", &[&ty, &ty], list),
+        Function::trace("f", &[ty.clone(), ty.clone()], list),
         Function::trace("f", types, list),
         Function::trace("f", [&ty, &ty], |[a, b]| (a.sum_all(), [a * b])),
     ]
