@@ -334,6 +334,8 @@ fn the_loss_in_chunks_is_the_plain_one_for_packed_documents_tied_weights_and_lor
     let lora = Lora::new(model, &["*.q_proj.weight", "*.embed_tokens.weight"], 2, 4.0).unwrap();
     lora.initialize(0);
     for (name, parameter) in lora.parameters() {
+        // Some gradients are small differences of large numbers.
+        parameter.to_dtype(DType::F64).unwrap();
         if name.ends_with("lora_B.weight") {
             parameter.set(parameter.get() + 0.1);
         }
@@ -361,7 +363,7 @@ fn the_loss_in_chunks_is_the_plain_one_for_packed_documents_tied_weights_and_lor
         let largest = plain.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
         assert!(largest > 0.0);
         for (a, b) in plain.iter().zip(chunks) {
-            assert!((a - b).abs() <= 1e-5 * largest, "{a} and {b}; the largest is {largest}");
+            assert!((a - b).abs() <= 1e-12 * largest, "{a} and {b}; the largest is {largest}");
         }
     }
 }
