@@ -148,6 +148,20 @@ impl Dimensions {
         (0..indices.rank()).all(|axis| axis == self.vector || indices[axis] == 1)
     }
 
+    /// If each batch has one index, an axis of the indices along which another one can follow, and
+    /// the axis of the updates that belongs to it.
+    pub(crate) fn axes_of_one_index(&self, indices: &Shape) -> Option<[usize; 2]> {
+        let is_index = |axis: &usize| *axis != self.vector && !self.indices_batch.contains(axis);
+        let axes: Vec<usize> = (0..indices.rank()).filter(is_index).collect();
+        if axes.iter().any(|&axis| indices[axis] != 1) {
+            return None;
+        }
+        let axis = *axes.first()?;
+        let earlier = (0..axis).filter(|&other| other != self.vector).count();
+        let of_updates = (0..).filter(|axis| !self.window.contains(axis)).nth(earlier)?;
+        Some([axis, of_updates])
+    }
+
     /// The dimensions for a list of the same indices, `[n, k]`, and the sizes of the operand's
     /// axes that each covers. There are no batches of more than one index.
     pub(crate) fn for_list(&self, operand: &Shape) -> (Dimensions, Vec<usize>) {

@@ -6,7 +6,8 @@ use crate::ops::scatter::{Combine, Scatter};
 use crate::region::{Region, parameters};
 use crate::{DType, Tensor, TensorType};
 
-/// If there is one update, a second one, whose index is out of range.
+/// If there is one update, or one in each batch, a second one, whose index is out of range. Devices
+/// that share the batches may have one update each.
 ///
 /// XLA turns a scatter of one update into a dynamic slice and its update. Each device takes its
 /// part of a replicated operand by a dynamic slice, too. XLA merges the two slices, but not how
@@ -18,8 +19,11 @@ pub(super) fn with_second_update(
 ) -> Option<Replacement> {
     let scatter = operation.downcast::<Scatter>()?;
     let [operand, indices, updates] = inputs else { return None };
-    if !scatter.dimensions.has_one_index(&indices.shape) || updates.shape.num_elements() == 0 {
+    if updates.shape.num_elements() == 0 {
         return None;
+    }
+    if !scatter.dimensions.has_one_index(&indices.shape) {
+        return with_second_update_of_batches(scatter, inputs);
     }
     let (dimensions, rest) = scatter.dimensions.for_list(&operand.shape);
     let components = indices.shape.num_elements();
@@ -38,6 +42,28 @@ pub(super) fn with_second_update(
         ],
     );
     Some(Replacement::Expression(Region { parameters, results: vec![result] }))
+}
+
+fn with_second_update_of_batches(scatter: &Scatter, inputs: &[&TensorType]) -> Option<Replacement> {
+    let [axis, of_updates] = scatter.dimensions.axes_of_one_index(&inputs[1].shape)?;
+    let past_end = inputs[0].shape.iter().copied().max().unwrap_or(0) as f64;
+    let parameters = parameters(scatter.method, "operand", inputs.iter().copied());
+    let [operand, indices, updates] = &parameters[..] else { return None };
+    let dropped = Tensor::full(indices.dtype(), indices.shape(), past_end);
+    let two_updates = Scatter {
+        method: scatter.method,
+        combine: scatter.combine,
+        dimensions: scatter.dimensions.clone(),
+    };
+    let result = Tensor::apply(
+        two_updates,
+        &[
+            operand,
+            &Tensor::concatenate(&[indices, &dropped], axis as isize),
+            &Tensor::concatenate(&[updates, updates], of_updates as isize),
+        ],
+    );
+    Some(Replacement::Expression(Region { parameters: parameters.clone(), results: vec![result] }))
 }
 
 /// If there is one update, a slice of the operand, combined with the update, and the update of

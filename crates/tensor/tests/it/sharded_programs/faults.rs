@@ -421,6 +421,19 @@ fn one_index_in_each_batch_along_a_split_axis() {
     }
 }
 
+/// Each of four devices has a column with one update of its own.
+#[test]
+fn one_update_of_each_batch_of_a_split_value() {
+    same(&GRID, &[(&[16, 4], &["", ""]), (&[1, 4], &["", ""])], |x| {
+        let y = x[0].sin().with_sharding(&split(&["b", "a"]));
+        let positions = Tensor::from_slice(&[3, 8, 12, 5], [1, 4]);
+        let all = [Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max];
+        let changed = all.map(|combine| y.scatter_reduce(0, &positions, &x[1], combine));
+        let gradients = changed.iter().flat_map(|changed| weighted(changed, x));
+        gradients.chain(changed.clone()).collect()
+    });
+}
+
 #[test]
 fn a_largest_element_of_windows_along_a_split_axis() {
     let pool = |x: &Tensor, stride, last| {
