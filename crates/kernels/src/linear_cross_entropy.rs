@@ -11,6 +11,8 @@
 mod backward;
 mod blocks;
 mod forward;
+#[cfg(test)]
+mod planted;
 
 use fulmen_error::Result;
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, TensorType, custom_gradient};
@@ -76,6 +78,15 @@ struct Sized {
     blocks: Blocks,
 }
 
+/// The kernels of one call.
+struct Kernels {
+    forward: Sized,
+    /// To the cotangents of the features.
+    of_tokens: Sized,
+    /// To the cotangents of the weight, of each group.
+    of_classes: Sized,
+}
+
 impl Default for LinearCrossEntropy {
     fn default() -> LinearCrossEntropy {
         LinearCrossEntropy::new()
@@ -116,41 +127,27 @@ impl LinearCrossEntropy {
         targets: impl AsTensor,
     ) -> LogitSums {
         let [log_sum_exp, of_target, sum] = KERNELS.record("linear_cross_entropy", || {
-            self.record([x.as_tensor(), weight.as_tensor(), targets.as_tensor()])
+            let tensors = [x.as_tensor(), weight.as_tensor(), targets.as_tensor()];
+            for tensor in tensors {
+                tensor.live()?;
+            }
+            let sizes = self.sizes(tensors)?;
+            let kernels = self.kernels(&sizes).map_err(|error| error.to_string())?;
+            let [x, weight, targets] = tensors;
+            let results =
+                kernels.call([x.clone(), weight.clone(), targets.to_dtype(DType::I32)], sizes);
+            <[Tensor; 3]>::try_from(results)
+                .map_err(|_| Refusal::from("the kernel has three results"))
         });
         LogitSums { log_sum_exp, of_target, sum }
     }
 
-    fn record(&self, inputs: [&Tensor; 3]) -> Result<[Tensor; 3], Refusal> {
-        for input in inputs {
-            input.live()?;
-        }
-        let sizes = self.sizes(inputs)?;
-        let refused = |error: fulmen_error::Error| error.to_string();
-        let forward = self.forward_kernel(&sizes).map_err(refused)?;
-        let of_tokens = self.token_kernel(&sizes).map_err(refused)?;
-        let of_classes = self.class_kernel(&sizes).map_err(refused)?;
-        let inputs = [inputs[0].clone(), inputs[1].clone(), inputs[2].to_dtype(DType::I32)];
-        let results = custom_gradient(
-            &inputs,
-            move |inputs| {
-                let sums = forward.kernel.call(&forward.blocks.padded(&inputs));
-                let cut = sums.iter().map(|x| x.squeeze(1).narrow(-1, 0, sizes.tokens));
-                cut.collect::<Vec<Tensor>>()
-            },
-            move |inputs, results, cotangents| {
-                let numbers = [&results[..1], cotangents].concat();
-                let call = |of: &Sized| {
-                    let mut arguments = of.blocks.padded(inputs);
-                    arguments.extend(numbers.iter().map(|x| of.blocks.row(x)));
-                    of.kernel.call(&arguments).swap_remove(0)
-                };
-                let of_x = call(&of_tokens).narrow(1, 0, sizes.tokens);
-                let of_weight = call(&of_classes).narrow(1, 0, sizes.classes).sum(0);
-                vec![of_x, of_weight, inputs[2].zeros_like()]
-            },
-        );
-        <[Tensor; 3]>::try_from(results).map_err(|_| "the kernel has three results".into())
+    fn kernels(&self, sizes: &Sizes) -> Result<Kernels> {
+        Ok(Kernels {
+            forward: self.forward_kernel(sizes)?,
+            of_tokens: self.token_kernel(sizes)?,
+            of_classes: self.class_kernel(sizes)?,
+        })
     }
 
     fn sizes(&self, [x, weight, targets]: [&Tensor; 3]) -> Result<Sizes, Refusal> {
@@ -194,13 +191,45 @@ impl LinearCrossEntropy {
             let targets = Tensor::zeros(DType::I32, [2, 40]);
             let how = LinearCrossEntropy::new().block_size(16).softcap(softcap);
             let sizes = how.sizes([&x, &weight, &targets])?;
-            let kernels =
-                [how.forward_kernel(&sizes), how.token_kernel(&sizes), how.class_kernel(&sizes)];
-            for of_call in kernels {
-                all.push(of_call.map_err(|error| error.to_string())?.kernel);
-            }
+            let kernels = how.kernels(&sizes).map_err(|error| error.to_string())?;
+            let Kernels { forward, of_tokens, of_classes } = kernels;
+            all.extend([forward, of_tokens, of_classes].map(|of| of.kernel));
         }
         Ok(all)
+    }
+}
+
+impl Kernels {
+    /// The three sums of each token, with their derivatives.
+    fn call(self, inputs: [Tensor; 3], sizes: Sizes) -> Vec<Tensor> {
+        let Kernels { forward, of_tokens, of_classes } = self;
+        custom_gradient(
+            &inputs,
+            move |inputs| forward.sums(&inputs, &sizes),
+            move |inputs, results, cotangents| {
+                let numbers = [&results[..1], cotangents].concat();
+                let of_x = of_tokens.cotangent(inputs, &numbers).narrow(1, 0, sizes.tokens);
+                let of_groups = of_classes.cotangent(inputs, &numbers);
+                let of_weight = of_groups.narrow(1, 0, sizes.classes).sum(0);
+                vec![of_x, of_weight, inputs[2].zeros_like()]
+            },
+        )
+    }
+}
+
+impl Sized {
+    /// The results of the forward kernel, without padding.
+    fn sums(&self, inputs: &[Tensor], sizes: &Sizes) -> Vec<Tensor> {
+        let sums = self.kernel.call(&self.blocks.padded(inputs));
+        sums.iter().map(|x| x.squeeze(1).narrow(-1, 0, sizes.tokens)).collect()
+    }
+
+    /// The result of a backward kernel, with padding. `numbers` are the logarithms of the sums and
+    /// the cotangents of the three results.
+    fn cotangent(&self, inputs: &[Tensor], numbers: &[Tensor]) -> Tensor {
+        let mut arguments = self.blocks.padded(inputs);
+        arguments.extend(numbers.iter().map(|x| self.blocks.row(x)));
+        self.kernel.call(&arguments).swap_remove(0)
     }
 }
 

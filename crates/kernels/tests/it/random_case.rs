@@ -1,5 +1,8 @@
 //! Random cases, each determined by its number.
 
+use std::fmt::Debug;
+use std::ops::Range;
+
 use fulmen_tensor::{DType, Literal, Runtime, Tensor};
 
 /// Numbers that a case's number determines (SplitMix64).
@@ -49,4 +52,32 @@ pub(crate) fn difference(ours: &Literal, exact: &Literal) -> f64 {
 /// The values of several tensors, from one program.
 pub(crate) fn values(tensors: &[Tensor]) -> Vec<Literal> {
     Runtime::global().unwrap().eval_many(tensors).unwrap()
+}
+
+/// A kernel with random sizes and settings, and the formula that it computes.
+pub(crate) trait RandomCase: Debug {
+    fn random(draw: &mut Draw) -> Self;
+
+    fn dtype(&self) -> DType;
+
+    /// The differences of the results and the gradients from the formula's.
+    fn differences(&self, draw: &mut Draw) -> Vec<f64>;
+}
+
+/// Compares cases with the formula.
+pub(crate) fn compare<C: RandomCase>(cases: Range<u64>) {
+    for number in cases {
+        let mut draw = Draw::new(number);
+        let case = C::random(&mut draw);
+        let tolerance = match case.dtype() {
+            DType::F64 => 1e-12,
+            DType::F32 => 2e-5,
+            _ => 4e-2,
+        };
+        let differences = case.differences(&mut draw);
+        assert!(
+            differences.iter().all(|&difference| difference < tolerance),
+            "case {number}, {case:?}: {differences:?}"
+        );
+    }
 }
