@@ -67,7 +67,10 @@ impl Region {
         let input_ids: HashSet<ValueId> = inputs.iter().map(|t| value_id(t)).collect();
         let mut captures = frontier(
             results,
-            |t| is_computed_since(start, t) || t.gathered_from().is_some(),
+            |t| {
+                let is_input = input_ids.contains(&value_id(t));
+                !is_input && (is_computed_since(start, t) || t.gathered_from().is_some())
+            },
             |t| can_recompute(start, t),
         );
         captures.retain(|t| !input_ids.contains(&value_id(t)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{
     Accelerator, Argument, DType, DeviceArray, Devices, Function, Literal, Mesh, Runtime, Sharding,
-    Tensor, TensorType, checkpoint, grad, random,
+    Tensor, TensorType, checkpoint, custom_gradient, grad, random,
 };
 
 fn cpu(devices: impl Into<Devices>) -> Runtime {
@@ -165,6 +165,21 @@ fn what_is_gathered_has_a_sharded_gradient() {
     assert_eq!(values[1].to_vec::<f32>().unwrap(), value);
     let expected: Vec<f32> = value.iter().map(|x| 2.0 * x + 1.0).collect();
     assert_eq!(values[0].to_vec::<f32>().unwrap(), expected);
+}
+
+#[test]
+fn a_gathered_input_of_a_custom_gradient_has_a_gradient() {
+    let runtime = cpu(8).with_mesh(&Mesh::new([("data", 8)]).unwrap()).unwrap();
+    let step = Function::trace("step", f32s([16, 3]), |w| {
+        let whole = w.all_gather(&rows());
+        let tripled = custom_gradient(&whole, |w| w * 3.0, |_, _, of_tripled| of_tripled * 5.0);
+        grad(&tripled.sum_all(), &[&w])
+    })
+    .shard_parameter(0, rows());
+    let w = runtime.to_devices(&numbers([16, 3]), &rows()).unwrap();
+    let outputs = runtime.compile(&step).unwrap().call(vec![Argument::Borrow(&w)]).unwrap();
+    let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+    assert_eq!(values[0].to_vec::<f32>().unwrap(), [5.0; 48]);
 }
 
 #[test]
