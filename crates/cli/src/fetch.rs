@@ -14,7 +14,7 @@ use flate2::read::GzDecoder;
 use fulmen_data::{Error, Result};
 use fulmen_files::{Location, Lock};
 
-use crate::prepare::{Progress, sha256_of};
+use crate::pack::{Progress, sha256_of};
 
 /// The size of a request. An interruption loses at most this number of bytes.
 const PART: u64 = 8 << 20;

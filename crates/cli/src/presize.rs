@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::prepare::{MAX_JSON_BYTES, Progress, shards_info};
+use crate::pack::{MAX_JSON_BYTES, Progress, shards_info};
 use fulmen_data::internal::panicked;
 use fulmen_data::{Error, Fingerprint, Result, SampleRng, Source};
 use fulmen_data::{internal::Purpose, internal::permutation};

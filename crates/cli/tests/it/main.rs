@@ -7,8 +7,8 @@ mod checkpoint;
 mod machine;
 mod new;
 mod other_machines;
+mod pack;
 mod pod;
-mod prepare;
 mod presize;
 #[path = "../../../pods/src/tests/programs.rs"]
 mod programs;

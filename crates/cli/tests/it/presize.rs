@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fulmen_cli::Presize;
-use fulmen_cli::prepare::shards_info;
+use fulmen_cli::pack::shards_info;
 use fulmen_data::SampleRng;
 use fulmen_images::{Image, ImageFolder, ImagePipeline};
 use fulmen_shards::TarShardWriter;

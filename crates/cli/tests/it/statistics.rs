@@ -37,7 +37,7 @@ use fulmen_images::{Encoding, Image, encode_image};
 use fulmen_text::TokenFileWriter;
 use parquet::arrow::ArrowWriter;
 
-use crate::prepare::program;
+use crate::pack::program;
 
 const ROWS: usize = 1000;
 

@@ -68,14 +68,26 @@ pub struct Entry {
 }
 
 /// The files of a tar that is a part of a local file, with offsets relative to the part. `location`
-/// is for messages.
+/// is for messages. Links are left out if `allow_links` is set, and otherwise they are an error.
 pub fn tar_entries(
     location: Location,
     file: &File,
     part: Range<u64>,
+    allow_links: bool,
 ) -> impl Iterator<Item = Result<Entry>> {
     let mut entries = TarEntries::of_part(location, file, part);
-    std::iter::from_fn(move || entries.next().transpose())
+    std::iter::from_fn(move || {
+        let was_ended = entries.ended;
+        let next = entries.next();
+        if allow_links || was_ended || entries.links == 0 || next.is_err() {
+            return next.transpose();
+        }
+        entries.ended = true;
+        let link = &entries.latest_link;
+        Some(Err(entries.location.error(format!(
+            "entry {link}: it is a link; pack the file that it leads to (tar --dereference --hard-dereference)"
+        ))))
+    })
 }
 
 /// A reader of a tar file.
@@ -91,6 +103,8 @@ pub(super) struct TarEntries<R> {
     latest: Option<(String, u64)>,
     /// The number of links so far, which have no content.
     pub(super) links: usize,
+    /// The name of the latest link, for messages.
+    latest_link: String,
     ended: bool,
 }
 
@@ -123,6 +137,7 @@ impl<R: Read> TarEntries<R> {
             next: 0,
             latest: None,
             links: 0,
+            latest_link: String::new(),
             ended: false,
         }
     }
@@ -179,17 +194,14 @@ impl<R: Read> TarEntries<R> {
                         .map_err(|reason| self.error(format!("at byte {start}: {reason}")))?,
                 );
             } else if is_empty {
-                self.links += usize::from(matches!(kind, EntryType::Link | EntryType::Symlink));
+                if matches!(kind, EntryType::Link | EntryType::Symlink) {
+                    self.links += 1;
+                    self.latest_link = entry_name(header, long_name.take(), extended.take());
+                }
                 (long_name, extended) = (None, None);
             } else if is_file {
-                let PaxRecords { name, sparse, .. } = extended.unwrap_or_default();
-                // A pax name takes precedence over a GNU name, and a GNU name over the name in the
-                // header.
-                let long_name =
-                    long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
-                let name = readable(
-                    &name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()),
-                );
+                let sparse = extended.as_ref().is_some_and(|records| records.sparse);
+                let name = entry_name(header, long_name, extended);
                 self.latest = Some((name.clone(), self.position));
                 if sparse || kind.is_gnu_sparse() {
                     return Err(self.error(
@@ -326,6 +338,14 @@ impl<R: Read> TarEntries<R> {
         };
         explain(&self.location, &position, source)
     }
+}
+
+/// The name of an entry. A pax name takes precedence over a GNU name, and a GNU name over the name in
+/// the header.
+fn entry_name(header: &Header, long_name: Option<Vec<u8>>, extended: Option<PaxRecords>) -> String {
+    let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
+    let pax_name = extended.and_then(|records| records.name);
+    readable(&pax_name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()))
 }
 
 /// The size in a header, if its checksum is valid.

@@ -11,7 +11,7 @@ use crate::progress::Reporter;
 use clap::{Args, Subcommand};
 use fulmen_cache::{CacheEvent, CacheExt};
 use fulmen_cache::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cache};
-use fulmen_cli::prepare::Progress;
+use fulmen_cli::pack::Progress;
 use fulmen_data::Dataset;
 use fulmen_data::Result;
 use fulmen_durable::messages::quantity;

@@ -1,12 +1,10 @@
-//! `fulmen data`: fetches and prepares datasets, and inspects shards.
+//! `fulmen data`: fetches datasets, packs them into shards, and inspects shards.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fulmen_cli::fetch::{DATASETS, PublishedDataset, fetch};
-use fulmen_cli::prepare::{
-    self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info,
-};
+use fulmen_cli::pack::{Manifest, Pack, shards_info};
 use fulmen_cli::statistics::statistics;
 use fulmen_data::{Error, Result};
 use fulmen_durable::messages::quantity;
@@ -16,14 +14,19 @@ use fulmen_text::Tokenizer;
 use crate::progress::Reporter;
 use crate::size::parse_size;
 
-/// Fetches datasets, prepares them for training, and inspects shards
+/// Fetches datasets, packs them for training, and inspects shards
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Downloads a published dataset, and verifies it
     Fetch(Fetch),
-    /// Converts the official archives of a dataset, as downloaded, to shards
-    #[command(subcommand)]
-    Prepare(Dataset),
+    /// Packs archives, folders and texts into shards, in a folder or in a store
+    #[command(
+        long_about = "Packs images into tar shards train-000000.tar ..., with a .jpg, .png or .webp and a .cls (the \
+                      number of the class) for each sample, or texts into token files train-000000.tokens ... with \
+                      --tokenizer, otherwise into tar shards with a .txt for each document. An interrupted run can be \
+                      continued with the same command"
+    )]
+    Pack(PackArguments),
     /// Makes the images of a folder smaller, and writes them into a few tar shards
     Presize(crate::presize::Arguments),
     /// Shows the content of tar shards: samples, files by extension, classes
@@ -72,48 +75,23 @@ fn dataset(name: &str) -> std::result::Result<&'static PublishedDataset, String>
     })
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Dataset {
-    /// ImageNet (ILSVRC 2012): images and classes
-    #[command(
-        long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
-                            ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar \
-                            ..., with a .jpg and a .cls (the class) for each sample"
-    )]
-    Imagenet(Archives),
-    /// COCO 2017: images with boxes, outlines and captions
-    #[command(
-        long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
-                      train-000000.tar ... and val-000000.tar ..., with a .jpg and a .json (the annotations) for each \
-                      sample"
-    )]
-    Coco(Archives),
-    /// Text files: tokens with a tokenizer, or documents
-    #[command(
-        long_about = "Text files (.txt and .jsonl, optionally compressed with gzip or zstd, and .parquet) become \
-                      token files train-000000.tokens ... with --tokenizer, otherwise tar shards with a .txt for each \
-                      document. Documents for validation are chosen by a hash of their text"
-    )]
-    Text(Texts),
-}
-
 #[derive(Debug, Args)]
-pub(crate) struct Archives {
-    /// The folder with the archives
-    archives: PathBuf,
-    /// Expected counts and checksums instead of the official ones, as a JSON file: {"archives":
-    /// [{"name": ..., "md5": ...}], "samples": {"train": ...}, "classes": ...}
+pub(crate) struct PackArguments {
+    /// Images: .tar files (also of .tar files), .zip files and folders of images. Texts: .txt,
+    /// .jsonl and .parquet files, and folders of them, local or gs:// or s3://. SPLIT=SOURCE names
+    /// the split that it belongs to [default: train]
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<String>,
+    /// The folder for the shards: local, gs://bucket/folder or s3://bucket/folder
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// Labels of images, as CSV or JSON lines with a file_name, if they have classes a label, and
+    /// what else belongs into the .json of a sample; SPLIT=FILE for another split than train
     #[arg(long, value_name = "FILE")]
-    expected: Option<PathBuf>,
-    #[command(flatten)]
-    output_args: OutputArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Texts {
-    /// Files, patterns such as 'texts/*.jsonl', and folders, local or gs:// or s3://
-    #[arg(required = true)]
-    files: Vec<String>,
+    labels: Vec<String>,
+    /// Folders and inner tar files are not classes: images without labels have no class
+    #[arg(long)]
+    flat: bool,
     /// A tokenizer.json of Hugging Face's tokenizers, a SentencePiece model, or a model's folder
     #[arg(long, value_name = "FILE_OR_FOLDER")]
     tokenizer: Option<String>,
@@ -123,25 +101,16 @@ pub(crate) struct Texts {
     /// A token to append to each document, such as '<|endoftext|>'
     #[arg(long, value_name = "TOKEN")]
     separator: Option<String>,
-    /// The field of JSON lines, or the column of Parquet files, with the text
-    #[arg(long, default_value = "text", value_name = "NAME")]
-    field: String,
+    /// The field of JSON lines, or the column of Parquet files, with the text [default: text]
+    #[arg(long, value_name = "NAME")]
+    field: Option<String>,
     /// Treat each line of a text file as a document, instead of the whole file
     #[arg(long)]
     lines: bool,
-    /// The fraction of documents for validation, such as 0.005
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
-    validation: f64,
-    #[command(flatten)]
-    output_args: OutputArgs,
-}
-
-#[derive(Debug, Args)]
-struct OutputArgs {
-    /// The folder for the shards; an interrupted run can be continued
-    #[arg(long, short, value_name = "FOLDER")]
-    output: PathBuf,
-    /// The seed for the order of the samples
+    /// The fraction of documents for the split validation, such as 0.005
+    #[arg(long, value_name = "SHARE")]
+    validation: Option<f64>,
+    /// The seed for the order of the images, and for the choice of documents for validation
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// The maximum number of samples per shard [default: 10000 images, or any number of documents]
@@ -150,38 +119,58 @@ struct OutputArgs {
     /// The maximum size of a shard in bytes
     #[arg(long, default_value = "256MiB", value_parser = parse_size, value_name = "SIZE")]
     max_bytes: u64,
-    /// How many shards to write at a time [default: one per core]
+    /// How many shards of images to write, or documents to tokenize, at a time [default: one per
+    /// core]
     #[arg(long, value_name = "NUMBER")]
     threads: Option<usize>,
-    /// Do not verify the checksums of the archives and of existing shards
+    /// Do not verify the checksums of existing local shards
     #[arg(long)]
     no_verify: bool,
-    /// Also upload each shard as soon as it is written: gs://bucket/folder, s3://bucket/folder or a
-    /// local folder
-    #[arg(long, value_name = "PLACE")]
-    upload: Option<String>,
-    /// Delete each local shard after its upload, so that the disk needs space for only a few
-    #[arg(long, requires = "upload")]
-    delete_uploaded: bool,
 }
 
-impl OutputArgs {
-    fn options(self, max_samples: usize) -> PrepareOptions {
-        let options = PrepareOptions::new(self.output)
+impl PackArguments {
+    fn pack(self) -> Result<Pack> {
+        let mut pack = Pack::new(self.to)
+            .flat(self.flat)
+            .lines(self.lines)
             .seed(self.seed)
-            .max_samples(self.max_samples.unwrap_or(max_samples))
             .max_bytes(self.max_bytes)
-            .verify(!self.no_verify)
-            .delete_uploaded(self.delete_uploaded);
-        let options = match self.threads {
-            Some(threads) => options.threads(threads),
-            None => options,
-        };
-        match self.upload {
-            Some(place) => options.upload(place),
-            None => options,
+            .verify(!self.no_verify);
+        for source in &self.sources {
+            let (split, source) = split_of(source);
+            pack = pack.source(split, source);
         }
+        for labels in &self.labels {
+            let (split, file) = split_of(labels);
+            pack = pack.labels(split, file);
+        }
+        if let Some(place) = self.tokenizer {
+            pack = pack.tokenizer(read_tokenizer(&place)?.special_tokens(self.special_tokens));
+        }
+        if let Some(token) = self.separator {
+            pack = pack.separator(&token);
+        }
+        if let Some(name) = self.field {
+            pack = pack.field(&name);
+        }
+        if let Some(share) = self.validation {
+            pack = pack.validation(share);
+        }
+        if let Some(samples) = self.max_samples {
+            pack = pack.max_samples(samples);
+        }
+        Ok(match self.threads {
+            Some(threads) => pack.threads(threads),
+            None => pack,
+        })
     }
+}
+
+/// The split of an argument `SPLIT=FILE`, and its file.
+fn split_of(argument: &str) -> (&str, &str) {
+    let is_name =
+        |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    argument.split_once('=').filter(|(name, _)| is_name(name)).unwrap_or(("train", argument))
 }
 
 pub(crate) fn run(command: Command) -> Result<()> {
@@ -191,47 +180,10 @@ pub(crate) fn run(command: Command) -> Result<()> {
             outln!("{} is in {}", dataset.name, output.display());
             Ok(())
         }
-        Command::Prepare(dataset) => {
+        Command::Pack(arguments) => {
+            let pack = arguments.pack()?;
             let reporter = Reporter::new();
-            let manifest = match dataset {
-                Dataset::Imagenet(Archives { archives, expected, output_args }) => {
-                    let expected = expected
-                        .as_deref()
-                        .map_or_else(|| Ok(ExpectedContents::imagenet()), ExpectedContents::read)?;
-                    prepare::imagenet(archives, &expected, &output_args.options(10_000), &reporter)?
-                }
-                Dataset::Coco(Archives { archives, expected, output_args }) => {
-                    let expected = expected
-                        .as_deref()
-                        .map_or_else(|| Ok(ExpectedContents::coco()), ExpectedContents::read)?;
-                    prepare::coco(archives, &expected, &output_args.options(10_000), &reporter)?
-                }
-                Dataset::Text(texts) => {
-                    let options = TextOptions::new()
-                        .field(&texts.field)
-                        .lines(texts.lines)
-                        .validation(texts.validation);
-                    let options = match texts.tokenizer {
-                        Some(file) => options
-                            .tokenizer(read_tokenizer(&file)?.special_tokens(texts.special_tokens)),
-                        None => options,
-                    };
-                    let options = match texts.separator {
-                        Some(token) => options.separator(&token),
-                        None => options,
-                    };
-                    let files: Vec<Location> =
-                        texts.files.into_iter().map(Location::from).collect();
-                    // The size of a shard is not limited by the number of documents, because they
-                    // are small.
-                    prepare::text(
-                        &files,
-                        &options,
-                        &texts.output_args.options(usize::MAX),
-                        &reporter,
-                    )?
-                }
-            };
+            let manifest = pack.run(&reporter)?;
             drop(reporter);
             print_manifest(&manifest);
             Ok(())
@@ -267,14 +219,16 @@ fn print_manifest(manifest: &Manifest) {
     if !manifest.classes.is_empty() {
         outln!("{}", quantity(manifest.classes.len(), "class"));
     }
-    for warning in manifest.warnings.iter().take(20) {
+    let shards = manifest.splits.iter().flat_map(|split| &split.shards);
+    let warnings = manifest.warnings.iter().chain(shards.flat_map(|shard| &shard.warnings));
+    for warning in warnings.clone().take(20) {
         let prefix =
             if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
         outln!("warning: {prefix}{}", warning.what);
     }
-    if manifest.warnings.len() > 20 {
-        let more = quantity(manifest.warnings.len() - 20, "more warning");
-        outln!("manifest.json has {more}");
+    let count = warnings.count();
+    if count > 20 {
+        outln!("manifest.json has {}", quantity(count - 20, "more warning"));
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Write, stderr};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fulmen_cli::prepare::Progress;
+use fulmen_cli::pack::Progress;
 use fulmen_durable::messages::{duration, size};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 

@@ -4,14 +4,13 @@
 
 use std::path::Path;
 
+use super::images::SampleFiles;
 use super::manifest::ShardRecord;
-use super::plan::tar_bytes;
-use super::sample_set::SampleFiles;
-use super::shard_file::TarShard;
-use super::shard_file::sha256_of;
-use super::text_options::TextOptions;
+use super::pack::Pack;
+use super::shard_file::{TarShard, sha256_of};
 use fulmen_data::Error;
 use fulmen_data::Result;
+use fulmen_shards::size_in_tar;
 use fulmen_text::{TokenFileWriter, TokenStore, Tokenizer};
 
 /// The format in which documents are written.
@@ -40,7 +39,7 @@ enum Writer {
 }
 
 impl OutputFormat {
-    pub(crate) fn new(options: &TextOptions) -> Result<OutputFormat> {
+    pub(crate) fn new(options: &Pack) -> Result<OutputFormat> {
         if let Some(tokenizer) = &options.tokenizer {
             let separator = match &options.separator {
                 None => None,
@@ -93,7 +92,7 @@ impl OutputFormat {
                 8 + width * (ids.len() as u64 + u64::from(separator.is_some()))
             }
             (_, Document::Tokens(ids)) => 4 * ids.len() as u64,
-            (_, Document::Text(text)) => tar_bytes(&key(0), [("txt", text.len() as u64)]),
+            (_, Document::Text(text)) => size_in_tar(key(0).len() + 4, text.len() as u64),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::text_options::TextOptions;
+use super::pack::Pack;
 use fulmen_data::internal::LeftOut;
 use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
 use fulmen_files::Location;
@@ -35,6 +35,8 @@ const KINDS: &[(&str, Kind)] = &[
 
 /// One file of texts.
 pub(crate) struct TextInput {
+    /// The index of its split.
+    pub(crate) split: usize,
     pub(crate) location: Location,
     pub(crate) bytes: u64,
     kind: Kind,
@@ -42,10 +44,14 @@ pub(crate) struct TextInput {
 
 impl TextInput {
     /// Expands files, patterns and folders. In a folder, all files of a known kind are used, sorted
-    /// by name.
-    pub(crate) fn find(patterns: &[Location]) -> Result<Vec<TextInput>> {
+    /// by name. `splits` has the names of the splits.
+    pub(crate) fn find(
+        patterns: &[(String, Location)],
+        splits: &[String],
+    ) -> Result<Vec<TextInput>> {
         let mut inputs = Vec::new();
-        for pattern in patterns {
+        for (name, pattern) in patterns {
+            let split = splits.iter().position(|split| split == name).unwrap_or_default();
             let whole_folder = pattern.local().is_some_and(|path| path.is_dir());
             let locations = if whole_folder { pattern.list()? } else { pattern.expand()? };
             // In a store, a name that is not a file may be a prefix.
@@ -58,7 +64,8 @@ impl TextInput {
             for location in locations {
                 match kind_of(&location) {
                     Some(kind) => {
-                        inputs.push(TextInput { bytes: location.size()?, location, kind })
+                        let bytes = location.size()?;
+                        inputs.push(TextInput { split, bytes, location, kind })
                     }
                     None if whole_folder => left_out.add_file(&location.name()),
                     None => return Err(unknown(&location, "its name has no known extension")),
@@ -74,7 +81,7 @@ impl TextInput {
     }
 
     /// The documents in the file, in order.
-    pub(crate) fn documents(&self, options: &TextOptions) -> Result<Items<String>> {
+    pub(crate) fn documents(&self, options: &Pack) -> Result<Items<String>> {
         let location = self.location.clone();
         match self.kind {
             Kind::Text if !options.lines => Ok(whole_file(TextFolder::open(location)?)),
@@ -85,7 +92,7 @@ impl TextInput {
                 "a compressed text file can only be read by lines; set lines as documents, or decompress it",
             )),
             Kind::JsonLines => {
-                let field = options.field.clone();
+                let field = options.text_field().to_owned();
                 let lines = JsonLines::stream(location)?.typed::<Map<String, Value>>().items(0)?;
                 Ok(extract_texts(lines, move |mut line| match line.remove(&field) {
                     Some(Value::String(text)) => Ok(text),
@@ -97,7 +104,7 @@ impl TextInput {
                 }))
             }
             Kind::Parquet => {
-                let field = options.field.clone();
+                let field = options.text_field().to_owned();
                 let rows = fulmen_tables::Parquet::open(location)?
                     .select([field.as_str()])?
                     .stream()
@@ -134,6 +141,11 @@ fn extract_texts<T: 'static>(
         })?;
         Ok(StreamItem { index, origin, item })
     }))
+}
+
+/// Whether a file has texts, by its name.
+pub(crate) fn is_text(location: &Location) -> bool {
+    kind_of(location).is_some()
 }
 
 fn kind_of(location: &Location) -> Option<Kind> {

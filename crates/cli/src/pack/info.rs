@@ -66,7 +66,7 @@ pub struct ShardInfo {
 /// }
 /// tar.finish()?;
 ///
-/// let info = fulmen_cli::prepare::shards_info(&[folder.path()])?;
+/// let info = fulmen_cli::pack::shards_info(&[folder.path()])?;
 /// assert_eq!(info.samples(), 2);
 /// assert_eq!(info.extensions["jpg"], (2, 7));
 /// assert_eq!(info.classes[&7], 1);
@@ -116,7 +116,7 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
     let section = FileSlice::open(path)?;
     let mut samples = 0;
     let mut last: Option<String> = None;
-    for entry in section.tar_entries("this shard") {
+    for entry in section.tar_entries("this shard", true) {
         let entry = entry?;
         // Readers ignore these files too.
         let Some((key, extension)) = split(&entry.name) else { continue };

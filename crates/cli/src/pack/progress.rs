@@ -6,7 +6,7 @@
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use fulmen_cli::prepare::Progress;
+/// use fulmen_cli::pack::Progress;
 ///
 /// #[derive(Default)]
 /// struct Bytes(AtomicU64);

@@ -10,13 +10,12 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use fulmen_cli::prepare::{self, PrepareOptions, TextOptions};
-use fulmen_files::Location;
+use fulmen_cli::pack::Pack;
 use fulmen_text::{TokenFile, TokenStore, Tokenizer};
 
-use crate::prepare::archives::{contents, entries};
-use crate::prepare::resume::Notes;
-use crate::prepare::{kill_in_the_middle, program};
+use crate::pack::archives::{contents, entries};
+use crate::pack::resume::Notes;
+use crate::pack::{kill_in_the_middle, program};
 
 /// A tokenizer of words: `w0` is token 1, and so on.
 fn tokenizer_json() -> String {
@@ -48,8 +47,8 @@ fn json_lines(documents: std::ops::Range<usize>) -> String {
         .collect()
 }
 
-fn places(path: &Path) -> Vec<Location> {
-    vec![Location::from(path)]
+fn pack(input: &Path, output: &Path) -> Pack {
+    Pack::new(output).source("train", input).threads(2)
 }
 
 #[test]
@@ -78,9 +77,8 @@ fn texts_of_all_kinds_become_documents_in_order() {
     writer.close().unwrap();
     fs::write(input.join("readme.md"), "not a text").unwrap();
 
-    let texts = |output: &Path, options: &TextOptions| -> Vec<String> {
-        let making = PrepareOptions::new(output).max_samples(3).threads(2);
-        let manifest = prepare::text(&places(&input), options, &making, &()).unwrap();
+    let texts = |output: &Path, lines: bool| -> Vec<String> {
+        let manifest = pack(&input, output).max_samples(3).lines(lines).run(&()).unwrap();
         assert_eq!(manifest.warnings[0].what, "1 document with only whitespace was left out");
         assert_eq!(
             manifest.sources.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
@@ -92,11 +90,8 @@ fn texts_of_all_kinds_become_documents_in_order() {
     };
     let whole = folder.path().join("whole");
     let lines = folder.path().join("lines");
-    assert_eq!(
-        texts(&whole, &TextOptions::new()),
-        ["one\ntwo", "three", "four", "five", "six", "seven"]
-    );
-    assert_eq!(texts(&lines, &TextOptions::new().lines(true)).len(), 7);
+    assert_eq!(texts(&whole, false), ["one\ntwo", "three", "four", "five", "six", "seven"]);
+    assert_eq!(texts(&lines, true).len(), 7);
     let keys: Vec<String> =
         entries(&whole.join("train-000001.tar")).into_iter().map(|(name, _)| name).collect();
     assert_eq!(keys, ["000000000003.txt", "000000000004.txt", "000000000005.txt"]);
@@ -108,11 +103,11 @@ fn tokens_are_in_order_and_each_text_is_always_on_the_same_side() {
     let input = folder.path().join("input.jsonl");
     fs::write(&input, json_lines(0..300)).unwrap();
     let tokenizer = Tokenizer::from_bytes(tokenizer_json().as_bytes()).unwrap();
-    let options = TextOptions::new().tokenizer(tokenizer).separator("<end>").validation(0.2);
     let run = |name: &str, threads: usize, max_bytes: u64| {
         let output = folder.path().join(name);
-        let making = PrepareOptions::new(&output).max_bytes(max_bytes).threads(threads);
-        (prepare::text(&places(&input), &options, &making, &()).unwrap(), output)
+        let pack = pack(&input, &output).max_bytes(max_bytes).threads(threads);
+        let pack = pack.tokenizer(tokenizer.clone()).separator("<end>").validation(0.2);
+        (pack.run(&()).unwrap(), output)
     };
     let (manifest, output) = run("one", 1, 4096 + 400);
     let documents: Vec<Vec<Vec<u32>>> = manifest
@@ -157,11 +152,10 @@ fn an_interrupted_run_over_texts_continues() {
     fs::write(&input, json_lines(0..60)).unwrap();
     let output = folder.path().join("shards");
     let tokenizer = Tokenizer::from_bytes(tokenizer_json().as_bytes()).unwrap();
-    let options = TextOptions::new().tokenizer(tokenizer).validation(0.3);
     let run = || {
         let notes = Notes::default();
-        let making = PrepareOptions::new(&output).max_samples(7).threads(2);
-        let result = prepare::text(&places(&input), &options, &making, &notes);
+        let pack = pack(&input, &output).max_samples(7).tokenizer(tokenizer.clone());
+        let result = pack.validation(0.3).run(&notes);
         result.map(|_| notes.0.into_inner().unwrap())
     };
     let all = run().unwrap();
@@ -185,7 +179,10 @@ fn an_interrupted_run_over_texts_continues() {
     // Other files make another plan.
     fs::write(&input, json_lines(0..61)).unwrap();
     let error = run().unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("the list of files was"), "{error}");
+    assert!(
+        error.is_usage() && error.to_string().contains("the source input.jsonl was"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -201,11 +198,9 @@ fn documents_without_a_token_are_counted_separately_and_skipped_on_resume() {
     let normalizer =
         r#""normalizer": {"type": "Replace", "pattern": {"String": "-"}, "content": ""}"#;
     let json = tokenizer_json().replace(r#""normalizer": null"#, normalizer);
-    let options = TextOptions::new().tokenizer(Tokenizer::from_bytes(json.as_bytes()).unwrap());
-    let run = || {
-        let making = PrepareOptions::new(&output).max_samples(7).threads(2);
-        prepare::text(&places(&input), &options, &making, &()).unwrap()
-    };
+    let tokenizer = Tokenizer::from_bytes(json.as_bytes()).unwrap();
+    let run =
+        || pack(&input, &output).max_samples(7).tokenizer(tokenizer.clone()).run(&()).unwrap();
     let manifest = run();
     assert_eq!(manifest.splits[0].samples, 40);
     for shard in &manifest.splits[0].shards {
@@ -215,7 +210,6 @@ fn documents_without_a_token_are_counted_separately_and_skipped_on_resume() {
     assert_eq!(manifest.warnings.len(), 1);
     assert_eq!(manifest.warnings[0].what, "20 documents without a token were left out");
     let whole = contents(&output);
-    assert!(!String::from_utf8_lossy(&whole["manifest.json"]).contains("\"documents\""));
     fs::remove_file(output.join("train-000003.tokens")).unwrap();
     assert_eq!(run(), manifest);
     assert_eq!(contents(&output), whole);
@@ -225,12 +219,12 @@ fn documents_without_a_token_are_counted_separately_and_skipped_on_resume() {
 fn a_killed_run_over_texts_continues_with_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
-    fs::write(&input, json_lines(0..600)).unwrap();
+    fs::write(&input, json_lines(0..240)).unwrap();
     let tokenizer = folder.path().join("tokenizer.json");
     fs::write(&tokenizer, tokenizer_json()).unwrap();
     let command = |output: &Path| {
         let mut command = program();
-        command.args(["data", "prepare", "text"]).arg(&input).arg("--output").arg(output);
+        command.args(["data", "pack"]).arg(&input).arg("--to").arg(output);
         command.arg("--tokenizer").arg(&tokenizer).args([
             "--separator",
             "<end>",
@@ -243,7 +237,7 @@ fn a_killed_run_over_texts_continues_with_the_same_bytes() {
     let undisturbed = folder.path().join("undisturbed");
     assert!(command(&undisturbed).status().unwrap().success());
     let killed = folder.path().join("killed");
-    let before = kill_in_the_middle(command(&killed), &killed, "train-000010.tokens", 290);
+    let before = kill_in_the_middle(command(&killed), &killed, "train-000010.tokens", 110);
     assert!(before >= 11, "{before}");
     assert!(command(&killed).status().unwrap().success());
     assert_eq!(contents(&killed), contents(&undisturbed));
@@ -260,7 +254,7 @@ fn a_folder_with_a_tokenizer_does_what_its_file_does() {
     let run = |tokenizer: &Path, output: &str| {
         let output = folder.path().join(output);
         let mut command = program();
-        command.args(["data", "prepare", "text"]).arg(&input).arg("--output").arg(&output);
+        command.args(["data", "pack"]).arg(&input).arg("--to").arg(&output);
         command.arg("--tokenizer").arg(tokenizer).stdout(Stdio::null());
         assert!(command.status().unwrap().success());
         contents(&output)
@@ -271,33 +265,48 @@ fn a_folder_with_a_tokenizer_does_what_its_file_does() {
 #[test]
 fn errors_in_texts_have_positions() {
     let folder = tempfile::tempdir().unwrap();
-    let check = |name: &str, bytes: &[u8], options: &TextOptions, says: &[&str]| {
+    let output = folder.path().join("shards");
+    let check = |name: &str, bytes: &[u8], says: &[&str]| {
         let path = folder.path().join(name);
         fs::write(&path, bytes).unwrap();
-        let making = PrepareOptions::new(folder.path().join("shards")).threads(1);
-        let error = prepare::text(&places(&path), options, &making, &()).unwrap_err().to_string();
+        let error = pack(&path, &output).run(&()).unwrap_err().to_string();
         assert!(error.contains(name), "{error}");
         says.iter().for_each(|part| assert!(error.contains(part), "{error}"));
-        fs::remove_dir_all(folder.path().join("shards")).unwrap_or_default();
+        fs::remove_dir_all(&output).unwrap_or_default();
     };
-    let plain = TextOptions::new();
-    check(
-        "a.jsonl",
-        b"{\"text\": \"x\"}\n{\"body\": \"y\"}\n",
-        &plain,
-        &["line 2", "no field \"text\"", "body"],
-    );
-    check("a.jsonl", b"{\"text\": 7}\n", &plain, &["line 1", "is not text"]);
-    check("a.jsonl", b"{\"text\": \n", &plain, &["line 1", "not JSON"]);
-    check("a.txt", b"\xff\xfe", &plain, &["UTF-8"]);
-    check("a.doc", b"", &plain, &["has no known extension", ".jsonl"]);
-    check("a.txt.gz", b"", &plain, &["only be read by lines"]);
-    check("a.parquet", b"PAR1", &plain, &[]);
-    let making = PrepareOptions::new(folder.path().join("shards"));
-    let run = |options: TextOptions| prepare::text(&[], &options, &making, &()).unwrap_err();
-    assert!(run(TextOptions::new().validation(1.0)).is_usage());
-    assert!(run(TextOptions::new().separator("<end>")).is_usage());
+    let wrong = b"{\"text\": \"x\"}\n{\"body\": \"y\"}\n";
+    check("a.jsonl", wrong, &["line 2", "no field \"text\"", "body"]);
+    check("a.jsonl", b"{\"text\": 7}\n", &["line 1", "is not text"]);
+    check("a.jsonl", b"{\"text\": \n", &["line 1", "not JSON"]);
+    check("a.txt", b"\xff\xfe", &["UTF-8"]);
+    check("a.doc", b"", &["has no known extension", ".jsonl"]);
+    check("a.txt.gz", b"", &["only be read by lines"]);
+    check("a.parquet", b"PAR1", &[]);
+    let file = folder.path().join("b.jsonl");
+    fs::write(&file, "{\"text\": \" \"}\n").unwrap();
+    let run = |change: fn(Pack) -> Pack| change(pack(&file, &output)).run(&()).unwrap_err();
+    assert!(run(|pack| pack).to_string().contains("the sources have no documents"));
+    assert!(run(|pack| pack.validation(1.0)).is_usage());
+    assert!(run(|pack| pack.separator("<end>")).is_usage());
+    let both = run(|pack| pack.validation(0.1).source("validation", "c.jsonl")).to_string();
+    assert!(both.contains("the split validation has sources"), "{both}");
     let tokenizer = Tokenizer::from_bytes(tokenizer_json().as_bytes()).unwrap();
-    let error = run(TextOptions::new().tokenizer(tokenizer).separator("</s>")).to_string();
-    assert!(error.contains("no token \"</s>\""), "{error}");
+    let error = pack(&file, &output).tokenizer(tokenizer).separator("</s>").run(&()).unwrap_err();
+    assert!(error.to_string().contains("no token \"</s>\""), "{error}");
+}
+
+#[test]
+fn splits_of_texts_have_their_own_sources() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.jsonl"), json_lines(0..5)).unwrap();
+    fs::write(folder.path().join("b.jsonl"), json_lines(5..9)).unwrap();
+    let mut command = program();
+    command.args(["data", "pack", "a.jsonl", "test=b.jsonl", "--to", "shards"]);
+    assert!(command.current_dir(folder.path()).status().unwrap().success());
+    let documents = |shard: &str| -> Vec<String> {
+        let files = entries(&folder.path().join("shards").join(shard));
+        files.into_iter().map(|(_, text)| String::from_utf8(text).unwrap()).collect()
+    };
+    assert_eq!(documents("train-000000.tar"), (0..5).map(document).collect::<Vec<_>>());
+    assert_eq!(documents("test-000000.tar"), (5..9).map(document).collect::<Vec<_>>());
 }

@@ -1,13 +1,13 @@
-//! Archives in the official layout, converted to shards by the library and by the program.
+//! Archives, folders and texts, packed into shards by the library and by the program.
 
 mod archives;
-mod coco;
-mod coco_archives;
 mod imagenet;
+mod labels;
 mod resume;
 #[path = "../../../../files/tests/it/common/s3.rs"]
 #[allow(dead_code, reason = "other tests ask for more")]
 mod s3;
+mod sources;
 mod text;
 mod upload;
 
@@ -17,13 +17,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use fulmen_cli::prepare::PrepareOptions;
-
-use crate::prepare::archives::contents;
-
-fn options(output: &Path) -> PrepareOptions {
-    PrepareOptions::new(output).max_samples(7).threads(2)
-}
+use crate::pack::archives::contents;
 
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_fulmen"))
@@ -54,12 +48,9 @@ fn kill_in_the_middle(mut command: Command, folder: &Path, file: &str, all: usiz
 fn errors_name_the_option_of_a_negative_number_and_shorten_long_values() {
     let long = "x".repeat(100_000);
     for (arguments, expected) in [
-        (["data", "prepare", "text", "--seed", "-1"], "invalid value '-1' for '--seed <SEED>'"),
-        (
-            ["data", "prepare", "text", "--threads", "-2"],
-            "invalid value '-2' for '--threads <NUMBER>'",
-        ),
-        (["data", "prepare", "text", "--seed", &long], "… (100000 bytes)' for '--seed <SEED>'"),
+        (["data", "pack", "x", "--seed", "-1"], "invalid value '-1' for '--seed <SEED>'"),
+        (["data", "pack", "x", "--threads", "-2"], "invalid value '-2' for '--threads <NUMBER>'"),
+        (["data", "pack", "x", "--seed", &long], "… (100000 bytes)' for '--seed <SEED>'"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr);

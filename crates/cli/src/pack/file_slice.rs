@@ -1,7 +1,7 @@
 //! A part of a local file with random access from many threads: an archive, or an archive inside
 //! another archive.
 //!
-//! Out of scope: the meaning of the bytes (`imagenet`, `coco`), and files in a store
+//! Out of scope: the meaning of the bytes (`entries`), and files in a store
 //! (`fulmen-files`).
 
 use std::fs::File;
@@ -63,10 +63,14 @@ impl FileSlice {
     }
 
     /// The files of this slice, which is a tar, with their offsets. `name` is the tar's name in
-    /// messages.
-    pub(crate) fn tar_entries(&self, name: &str) -> impl Iterator<Item = Result<TarEntry>> {
-        let entries =
-            tar_entries(Location::from(name), &self.file, self.start..self.start + self.len);
+    /// messages. Links are left out if `allow_links` is set, and otherwise they are an error.
+    pub(crate) fn tar_entries(
+        &self,
+        name: &str,
+        allow_links: bool,
+    ) -> impl Iterator<Item = Result<TarEntry>> {
+        let part = self.start..self.start + self.len;
+        let entries = tar_entries(Location::from(name), &self.file, part, allow_links);
         entries.map(|entry| entry.map_err(|error| Error::file(&self.path, error.to_string())))
     }
 
@@ -143,7 +147,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tar");
         std::fs::write(&path, bytes).unwrap();
-        FileSlice::open(&path)?.tar_entries("a.tar").collect()
+        FileSlice::open(&path)?.tar_entries("a.tar", false).collect()
     }
 
     #[test]

@@ -1,17 +1,16 @@
-//! Small archives in the layout of the official ones.
+//! Small archives in the layout of ImageNet's, and zip files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{Cursor, Read, Write};
 use std::path::Path;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use fulmen_cli::prepare::{ExpectedArchive, ExpectedContents};
-use md5::{Digest, Md5};
+use fulmen_cli::pack::Pack;
+use zip::CompressionMethod;
+use zip::write::{SimpleFileOptions, ZipWriter};
 
-/// The classes of `reference/meta.mat`, sorted by name, with their numbers in the development kit.
-const CLASSES: [(&str, usize); 3] = [("n01440764", 3), ("n02100735", 2), ("n02119789", 1)];
+/// The classes, sorted by name.
+pub(crate) const CLASSES: [&str; 3] = ["n01440764", "n02100735", "n02119789"];
 
 /// ImageNet with three classes.
 pub(crate) struct ImageNet {
@@ -30,7 +29,7 @@ impl ImageNet {
             } else {
                 jpeg(class * 1000 + number)
             };
-            (format!("{}_{number}", CLASSES[class].0), (class, bytes))
+            (format!("{}_{number}", CLASSES[class]), (class, bytes))
         };
         (0..3)
             .flat_map(|class| (0..self.per_class).map(move |number| image(class, number)))
@@ -44,8 +43,8 @@ impl ImageNet {
         (1..=self.val).map(image).collect()
     }
 
-    /// Writes the three archives; returns their checksums and counts.
-    pub(crate) fn write(&self, folder: &Path) -> ExpectedContents {
+    /// Writes the two archives and the labels of the validation images.
+    pub(crate) fn write(&self, folder: &Path) {
         let train = self.train();
         // The order in the archive differs from that of the names.
         let inner: Vec<(String, Vec<u8>)> = [2, 1, 0]
@@ -55,60 +54,31 @@ impl ImageNet {
                 let files: Vec<(String, Vec<u8>)> = members
                     .map(|(name, image)| (format!("{name}.JPEG"), image.1.clone()))
                     .collect();
-                (format!("{}.tar", CLASSES[class].0), tar_of(&files))
+                (format!("{}.tar", CLASSES[class]), tar_of(&files))
             })
             .collect();
-        fs::write(folder.join("ILSVRC2012_img_train.tar"), tar_of(&inner)).unwrap();
+        fs::write(folder.join(TRAIN), tar_of(&inner)).unwrap();
         let val = self.val_images();
         let files: Vec<(String, Vec<u8>)> =
             val.iter().map(|(name, image)| (format!("{name}.JPEG"), image.1.clone())).collect();
-        fs::write(folder.join("ILSVRC2012_img_val.tar"), tar_of(&files)).unwrap();
-        let truth: String = val.values().map(|image| format!("{}\n", CLASSES[image.0].1)).collect();
-        let kit = tar_of(&[
-            ("ILSVRC2012_devkit_t12/readme.txt".to_owned(), b"not needed".to_vec()),
-            (
-                "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt".to_owned(),
-                truth.into_bytes(),
-            ),
-            (
-                "ILSVRC2012_devkit_t12/data/meta.mat".to_owned(),
-                include_bytes!("../../reference/meta.mat").to_vec(),
-            ),
-        ]);
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-        gzip.write_all(&kit).unwrap();
-        fs::write(folder.join("ILSVRC2012_devkit_t12.tar.gz"), gzip.finish().unwrap()).unwrap();
-        let names =
-            ["ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"];
-        expected(folder, &names, [("train", train.len()), ("val", val.len())], 3)
+        fs::write(folder.join(VAL), tar_of(&files)).unwrap();
+        let rows = val.iter().map(|(name, image)| format!("{name}.JPEG,{}\n", CLASSES[image.0]));
+        let labels = format!("file_name,label\n{}", rows.collect::<String>());
+        fs::write(folder.join("val.csv"), labels).unwrap();
     }
 }
 
-/// The checksums and counts of the archives in a folder.
-pub(crate) fn expected(
-    folder: &Path,
-    names: &[&str],
-    samples: [(&str, usize); 2],
-    classes: usize,
-) -> ExpectedContents {
-    let archive = |name: &&str| ExpectedArchive {
-        name: (*name).to_owned(),
-        md5: Some(
-            Md5::digest(fs::read(folder.join(name)).unwrap())
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        ),
-        from: String::new(),
-    };
-    ExpectedContents {
-        archives: names.iter().map(archive).collect(),
-        samples: samples
-            .into_iter()
-            .map(|(split, count)| (split.to_owned(), count as u64))
-            .collect(),
-        classes: Some(classes),
-    }
+pub(crate) const TRAIN: &str = "ILSVRC2012_img_train.tar";
+pub(crate) const VAL: &str = "ILSVRC2012_img_val.tar";
+
+/// Packs ImageNet's archives in a folder.
+pub(crate) fn imagenet(folder: &Path, to: &Path) -> Pack {
+    Pack::new(to)
+        .source("train", folder.join(TRAIN))
+        .source("val", folder.join(VAL))
+        .labels("val", folder.join("val.csv"))
+        .max_samples(7)
+        .threads(2)
 }
 
 /// Bytes that start and end like a JPEG, with a different length and content for each number.
@@ -126,6 +96,20 @@ pub(crate) fn tar_of(files: &[(String, Vec<u8>)]) -> Vec<u8> {
         builder.append_data(&mut header, name, bytes.as_slice()).unwrap();
     }
     builder.into_inner().unwrap()
+}
+
+pub(crate) fn zip_of(files: &[(String, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
+    let options = SimpleFileOptions::default().compression_method(method);
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in files {
+        if let Some((folder, _)) = name.split_once('/') {
+            // COCO's archives name their folders. Adding a folder a second time fails.
+            let _ = writer.add_directory(folder, options);
+        }
+        writer.start_file(name.as_str(), options).unwrap();
+        writer.write_all(bytes).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
 }
 
 /// Names and contents of the files in a tar file.

@@ -1,6 +1,6 @@
 //! The files of a zip archive, with access from any thread.
 //!
-//! Out of scope: the content of the files (`coco`).
+//! Out of scope: the content of the files (`entries`).
 
 use std::fmt::Display;
 use std::io::Read;
@@ -58,6 +58,11 @@ impl ZipIndex {
                     "entry {name}: it is compressed with {method}, expected deflate or none"
                 )));
             }
+            if entry.is_symlink() {
+                return Err(refused(format!(
+                    "entry {name}: it is a symbolic link; pack the file that it leads to"
+                )));
+            }
             if entry.encrypted() {
                 return Err(refused(format!("entry {name}: it is encrypted")));
             }
@@ -70,16 +75,6 @@ impl ZipIndex {
         self.section.path()
     }
 
-    /// The file whose path is `name`, or ends with a slash and `name`.
-    pub(crate) fn find(&self, name: &str) -> Option<&ZipEntry> {
-        self.entries.iter().find(|entry| {
-            entry
-                .name
-                .strip_suffix(name)
-                .is_some_and(|before| before.is_empty() || before.ends_with('/'))
-        })
-    }
-
     /// Reads a file that fits in memory.
     pub(crate) fn read(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
         if entry.size > MAX_ENTRY_BYTES {
@@ -89,23 +84,13 @@ impl ZipIndex {
             );
             return Err(self.damaged(entry, message));
         }
-        self.read_with(entry, |reader| {
-            let mut bytes = Vec::new();
-            reader.read_to_end(&mut bytes).map(|_| bytes)
-        })
-    }
-
-    /// Reads a file in sequence. The last read fails if the size or the checksum of the file
-    /// differs from those in the directory.
-    pub(crate) fn read_with<T, E: Display>(
-        &self,
-        entry: &ZipEntry,
-        read: impl FnOnce(&mut dyn Read) -> Result<T, E>,
-    ) -> Result<T> {
         let mut archive = self.archive.clone();
         let mut file =
             archive.by_index(entry.number).map_err(|source| self.damaged(entry, source))?;
-        read(&mut file).map_err(|source| self.damaged(entry, source))
+        let mut bytes = Vec::new();
+        // This fails if the size or the checksum differs from that in the directory.
+        file.read_to_end(&mut bytes).map_err(|source| self.damaged(entry, source))?;
+        Ok(bytes)
     }
 
     /// The error for an unreadable entry.
@@ -150,9 +135,8 @@ mod tests {
             ("a/small.txt", &text, CompressionMethod::Deflated),
         ]);
         let mut zip = index(&bytes).unwrap();
-        assert_eq!(zip.read(zip.find("plain.txt").unwrap()).unwrap(), b"stored");
-        assert_eq!(zip.read(zip.find("a/small.txt").unwrap()).unwrap(), text);
-        assert!(zip.find("lain.txt").is_none());
+        assert_eq!(zip.read(&zip.entries[0]).unwrap(), b"stored");
+        assert_eq!(zip.read(&zip.entries[1]).unwrap(), text);
         zip.entries[1].size = MAX_ENTRY_BYTES + 1;
         let error = zip.read(&zip.entries[1]).unwrap_err().to_string();
         assert!(error.contains("entry a/small.txt: it claims 1073741825 bytes"), "{error}");
