@@ -20,7 +20,7 @@ use text::{Split, Vocabulary};
 #[derive(clap::Args)]
 struct Args {
     /// A text file, a folder of .txt and .md files, or a file of tokens that
-    /// `fulmen data prepare text` wrote.
+    /// `fulmen data pack` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
     /// A Hugging Face tokenizer.json; without it, each byte is a token.

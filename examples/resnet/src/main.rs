@@ -19,7 +19,7 @@ use model::{Classifier, Recipe};
 #[derive(clap::Args)]
 struct Args {
     /// A folder with CIFAR's binary version, MNIST's IDX files, the tar shards of
-    /// `fulmen data prepare imagenet`, or a folder of images per class: at its top, or in the
+    /// `fulmen data pack`, or a folder of images per class: at its top, or in the
     /// folders train, val and optionally test.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,

@@ -22,7 +22,7 @@ use text::Split;
 #[derive(clap::Args)]
 struct Args {
     /// A text file, a folder of .txt and .md files, or a file of tokens that
-    /// `fulmen data prepare text` wrote.
+    /// `fulmen data pack` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
     /// A tokenizer.json with RoBERTa's special tokens. If the file does not exist, the tokenizer

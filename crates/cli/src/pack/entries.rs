@@ -99,9 +99,10 @@ pub(crate) fn find_images(
     }
     let mut found = FoundImages { flat, entries: Vec::new(), left_out: LeftOut::default() };
     let slice = FileSlice::open(path)?;
-    match source.name().to_lowercase().ends_with(".zip") {
-        true => found.add_zip(slice)?,
-        false => found.add_tar(&slice)?,
+    if source.name().to_lowercase().ends_with(".zip") {
+        found.add_zip(slice)?;
+    } else {
+        found.add_tar(&slice)?;
     }
     let ends: Vec<&str> = EXTENSIONS.iter().map(|(name, _)| *name).collect();
     found.left_out.note(source, &format!("images are {}", ends.join(", ")));

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::entries::{Entry, find_images};
 use super::labels::Labels;
 use super::manifest::SourceFile;
-use super::pack::Pack;
+use super::options::Pack;
 use fulmen_data::Result;
 use fulmen_durable::messages::quantity;
 use fulmen_shards::{size_in_tar, split as split_name};
@@ -81,7 +81,7 @@ impl ImageSet {
                     None => None,
                     Some(name) => Some(*number.get(name.as_str()).ok_or_else(|| {
                         image.error(format!(
-                            "its class {name} is none of the {} of the split {}",
+                            "its class {name} is not among the {} of the split {}",
                             quantity(classes.len(), "class"),
                             pack.sources[0].0
                         ))

@@ -121,10 +121,8 @@ fn label_of_line(origin: &str, line: &RawValue) -> Result<(String, Label)> {
 fn label_of_row(origin: &str, row: &Row) -> Result<(String, Label)> {
     let mut fields = Map::new();
     for column in row.columns() {
-        let value = match row.is_missing(column)? {
-            true => Value::Null,
-            false => Value::from(row.str(column)?),
-        };
+        let is_missing = row.is_missing(column)?;
+        let value = if is_missing { Value::Null } else { Value::from(row.str(column)?) };
         fields.insert(column.to_owned(), value);
     }
     let Some(name) = fields.get(FILE_NAME).and_then(Value::as_str).map(str::to_owned) else {

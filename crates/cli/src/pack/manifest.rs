@@ -124,8 +124,7 @@ impl SourceFile {
                     .map_err(|source| Error::io(path, "looking at the file", source))?
                     .duration_since(UNIX_EPOCH)
                     .unwrap_or_default();
-                let (seconds, rest) = (changed.as_secs(), changed.subsec_nanos());
-                format!("changed {seconds}.{rest:09} s after 1970")
+                format!("changed {}.{:09} s after 1970", changed.as_secs(), changed.subsec_nanos())
             }
             None => {
                 let mut hash = Fingerprint::new();

@@ -11,8 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sha2::Sha256;
 
-use super::manifest::{MANIFEST, MAX_JSON_BYTES, Manifest, ShardRecord, SplitManifest, Warning};
-use super::pack::Pack;
+use super::manifest::{
+    MANIFEST, MAX_JSON_BYTES, Manifest, ShardRecord, SourceFile, SplitManifest, Warning,
+};
+use super::options::Pack;
 use super::progress::Progress;
 use super::shard_file::sha256_of;
 use fulmen_data::internal::{checksum, in_parallel};
@@ -41,14 +43,20 @@ pub(crate) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Opens the output, and continues the manifest of an earlier run. Refuses the manifest of
-    /// another plan, and a folder with other shards.
+    /// Opens the output, and continues the manifest of an earlier run. Refuses the manifest of other
+    /// options or sources, and a folder with other shards.
     pub(crate) fn open(
         pack: &'a Pack,
-        plan: Manifest,
+        splits: &[String],
+        sources: Vec<SourceFile>,
+        options: &[(&str, String)],
         extension: &str,
         progress: &'a dyn Progress,
     ) -> Result<Output<'a>> {
+        let common = [("max_bytes", pack.max_bytes.to_string()), ("seed", pack.seed.to_string())];
+        let options = options.iter().cloned().chain(common);
+        let options = options.map(|(name, value)| (name.to_owned(), value)).collect();
+        let plan = Manifest::new(splits, sources, options);
         let work = work_folder(&pack.to)?;
         let lock = Lock::take(&work, LOCK)?;
         let io = |source| Error::io(&work, "removing the files of an interrupted run", source);

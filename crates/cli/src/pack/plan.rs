@@ -6,8 +6,8 @@ use std::collections::HashMap;
 
 use super::images::{ImageSample, ImageSet};
 use super::manifest::{Manifest, ShardRecord};
+use super::options::Pack;
 use super::output::Output;
-use super::pack::Pack;
 use super::progress::Progress;
 use super::shard_file::TarShard;
 use fulmen_data::internal::{Purpose, in_parallel, permutation};
@@ -37,7 +37,7 @@ pub(crate) fn pack_images(pack: &Pack, progress: &dyn Progress) -> Result<Manife
         ("max_samples", pack.max_images().to_string()),
         ("the list of samples", fingerprint(&shards)),
     ];
-    let output = pack.output(&pack.splits(), sources, &options, "tar", progress)?;
+    let output = Output::open(pack, &pack.splits(), sources, &options, "tar", progress)?;
     write_missing(&output, &set, &shards)?;
     output.finish(Vec::new())
 }

@@ -5,8 +5,8 @@
 use sha2::{Digest, Sha256};
 
 use super::manifest::{Manifest, ShardRecord, SourceFile, Warning};
+use super::options::Pack;
 use super::output::Output;
-use super::pack::Pack;
 use super::plan::shard_name;
 use super::progress::Progress;
 use super::text_files::TextInput;
@@ -52,7 +52,7 @@ pub(crate) fn pack_texts(pack: &Pack, progress: &dyn Progress) -> Result<Manifes
         ("tokenizer", format.describe()),
         ("validation", pack.validation_share().to_string()),
     ];
-    let output = pack.output(&splits, sources?, &options, format.extension(), progress)?;
+    let output = Output::open(pack, &splits, sources?, &options, format.extension(), progress)?;
     let splits = earlier_splits(splits, &output)?;
     let mut earlier = splits.iter().flat_map(|split| &split.earlier_shards);
     if output.is_complete() && earlier.all(|(_, is_there)| *is_there) {

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::pack::Pack;
+use super::options::Pack;
 use fulmen_data::internal::LeftOut;
 use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
 use fulmen_files::Location;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::images::SampleFiles;
 use super::manifest::ShardRecord;
-use super::pack::Pack;
+use super::options::Pack;
 use super::shard_file::{TarShard, sha256_of};
 use fulmen_data::Error;
 use fulmen_data::Result;

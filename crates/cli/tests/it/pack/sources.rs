@@ -66,7 +66,7 @@ fn folders_and_archives_of_class_folders_have_the_same_samples() {
         shards.push(fs::read(folder.path().join("shards/train-000000.tar")).unwrap());
     }
     assert!(shards.iter().all(|shard| *shard == shards[0]));
-    // Several sources, of which a pattern names two, and no class.
+    // A pattern that names two sources, and images without classes.
     let twice = pack(folder.path(), "[ab].tar");
     assert!(refused(&twice).contains("another image of the train split has the name cat/1 too"));
     let manifest = pack(folder.path(), "a.tar").flat(true).run(&()).unwrap();
@@ -84,7 +84,10 @@ fn images_without_a_class_and_empty_sources_are_refused() {
     let other = pack(folder.path(), "flat.tar").source("val", folder.path().join("val.tar"));
     write("labels.csv", b"file_name,label\n1.jpg,a\n2.jpg,a\n".to_vec());
     let error = refused(&other.labels("train", folder.path().join("labels.csv")));
-    assert!(error.contains("entry b/3.jpg: its class b is none of the 1 class of the"), "{error}");
+    assert!(
+        error.contains("entry b/3.jpg: its class b is not among the 1 class of the"),
+        "{error}"
+    );
     write("none.tar", tar_of(&[("a/readme.txt".to_owned(), vec![1])]));
     write("none.zip", zip_of(&[], CompressionMethod::Stored));
     for source in ["none.tar", "none.zip"] {
