@@ -125,9 +125,9 @@ impl Client {
 
     /// Compiles a StableHLO program (MLIR text) for these devices.
     ///
-    /// Programs that are known to crash a plugin are rejected: see the README of this crate.
+    /// Debug builds reject programs that are known to crash a plugin: see the README of this crate.
     pub fn compile(&self, mlir: &str, options: &CompileOptions) -> Result<LoadedExecutable> {
-        program::check(mlir, options)?;
+        program::check(mlir)?;
         let ids = self.devices.iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
         let options = options.encode(&ids, "client")?;
         let text = program::MlirText::new(mlir);

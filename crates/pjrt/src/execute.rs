@@ -7,11 +7,11 @@ use fulmen_durable::messages::quantity;
 
 use crate::abi::*;
 use crate::api::non_null;
+use crate::at_exit;
 use crate::buffer::Buffer;
 use crate::error::{self, Result};
 use crate::event::Event;
 use crate::loaded_executable::LoadedExecutable;
-use crate::{at_exit, start_marks};
 
 /// The argument for one parameter of a program.
 pub enum Argument<'a> {
@@ -95,7 +95,6 @@ impl LoadedExecutable {
     /// ```
     pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>) -> Result<Execution> {
         self.check_arguments(&arguments)?;
-        start_marks::remove_expired();
         let client = self.client().inner();
         let signature = self.signature();
         let devices = self.devices().len();

@@ -28,13 +28,14 @@
 //! not present. [`hlo`] reads compiled programs, and [`diagnosis`] explains why there is no device.
 //!
 //! The C API trusts its caller: it reads past the end of arrays with a wrong shape, and ends the
-//! process on an invalid option. This crate rejects everything that is known to do harm with an
-//! [`Error`], before the plugin sees it. If a plugin throws a C++ exception instead of returning an
+//! process on an invalid option. This crate rejects arguments that are known to do harm with an
+//! [`Error`], before the plugin sees them. If a plugin throws a C++ exception instead of returning an
 //! error, the process ends with a message.
 //!
 //! Not checked: the targets of `stablehlo.custom_call` (a program can call any function that the
-//! plugin has registered, so compile only programs that you trust like code); device ids other than
-//! dense numbers, such as raw bytes or named attributes; invalid `mhlo.sharding` strings; the bytes
+//! plugin has registered, so compile only programs that you trust like code); device ids in a program
+//! beyond the number of devices; in release builds, dimensions of unknown length, infeed, outfeed and
+//! very deep brackets; the content of a plugin that Fulmen did not download; invalid `mhlo.sharding` strings; the bytes
 //! of a `pred` array. The first [`Plugin::load`] sets environment variables, so call it before
 //! other threads use the environment. Overwriting a plugin's file while it is loaded may end the
 //! process. Only [`Plugin::identity`] detects that the file was replaced.
@@ -58,7 +59,6 @@ pub mod compile_cache;
 mod device;
 pub mod diagnosis;
 mod element_type;
-mod elf;
 mod envelope;
 mod environment;
 mod error;
@@ -92,7 +92,6 @@ mod profile;
 mod program;
 mod raw_event;
 mod signature;
-mod start_marks;
 mod topology;
 mod transfer;
 mod variables;

@@ -144,7 +144,11 @@ pub fn cpu_plugin_behind_another() -> Result<PathBuf> {
 }
 
 /// Like [`locate`], but downloads nothing.
-pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
+///
+/// # Errors
+/// Those of [`locate`]. A CPU plugin that would be downloaded is
+/// [not found](crate::Error::is_not_found).
+pub fn locate_installed(platform: Platform) -> Result<PathBuf> {
     match search(platform, None)? {
         Search::Found(path) => Ok(path),
         Search::Nowhere(searched) => Err(nowhere(platform, &searched)),

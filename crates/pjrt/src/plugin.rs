@@ -2,6 +2,7 @@
 //! programs (`client`).
 
 use std::collections::{BTreeMap, HashMap};
+use std::env;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::Metadata;
@@ -17,7 +18,7 @@ use crate::api::{Api, guarded};
 use crate::error::{self, Error, Fact, Result};
 use crate::locate::Platform;
 use crate::named_value::{NamedValue, read_named};
-use crate::{elf, environment, fetch, start_marks};
+use crate::{environment, fetch};
 
 /// The oldest minor version whose struct layouts match those in `abi`.
 pub(crate) const OLDEST_MINOR: i32 = 81;
@@ -92,9 +93,8 @@ impl Plugin {
     /// [`CompileOptions::override_flag`](crate::CompileOptions::override_flag). The only exception
     /// is the value with which Fulmen's own tests compile faster.
     ///
-    /// If an earlier process crashed or was killed while it started a plugin that Fulmen had
-    /// [downloaded](crate::fetch), the file is verified first. If it is damaged, it is downloaded
-    /// again.
+    /// A plugin that Fulmen [downloaded](crate::fetch) is compared with its published SHA-256 if its
+    /// size or time has changed since that was last done. If it is damaged, it is downloaded again.
     ///
     /// Loading runs the file's code: load only files that you trust.
     pub fn load(path: impl AsRef<Path>) -> Result<Plugin> {
@@ -110,14 +110,14 @@ impl Plugin {
         if let Some(plugin) = loaded.get(&file_number(&look_at(&real)?)) {
             return Ok(plugin.clone());
         }
-        let (api, metadata) = open_whole(&real)?;
+        let OpenedPlugin { api, metadata, sha256 } = open_whole(&real)?;
         let key = file_number(&metadata);
         let stamp = Stamp::new(&metadata);
         let plugin = Self(Arc::new(Inner {
             api,
             path: real,
             stamp,
-            identity: OnceLock::new(),
+            identity: sha256.map_or_else(OnceLock::new, |sha256| sha256.to_owned().into()),
             hashing: Mutex::new(()),
         }));
         // SAFETY: this function has no arguments.
@@ -240,7 +240,7 @@ pub(crate) fn version_of(path: &Path) -> Result<ApiVersion> {
     let real = path.canonicalize().map_err(|error| {
         error::io(format!("there is no PJRT plugin at {}", path.display()), error)
     })?;
-    Ok(version(open_whole(&real)?.0))
+    Ok(version(open_whole(&real)?.api))
 }
 
 fn look_at(path: &Path) -> Result<Metadata> {
@@ -268,22 +268,39 @@ fn file_state(metadata: &Metadata) -> String {
     )
 }
 
-/// Opens a usable plugin, and returns the metadata of its file from just before. A damaged file
-/// that Fulmen downloaded is downloaded again.
-fn open_whole(path: &Path) -> Result<(Api, Metadata)> {
-    let attempt = || -> Result<(Api, Metadata)> {
-        elf::check(path)?;
+/// Opens a usable plugin. A damaged file that Fulmen downloaded is downloaded again.
+fn open_whole(path: &Path) -> Result<OpenedPlugin> {
+    let attempt = |sha256| -> Result<OpenedPlugin> {
         environment::prepare();
         let metadata = look_at(path)?;
+        // The dynamic loader would wait for a writer if the file is a pipe.
+        if !metadata.is_file() {
+            let path = path.display();
+            return Err(Error::of(
+                Fact::NotAPlugin,
+                format!(
+                    "{path} is not a PJRT plugin: it is not a regular file; use the path of a plugin's shared object (.so)"
+                ),
+            ));
+        }
         let api = open(path)?;
         check_version(path, api)?;
-        Ok((api, metadata))
+        Ok(OpenedPlugin { api, metadata, sha256 })
     };
-    start_marks::mark_start(path)?;
-    match attempt() {
-        Err(error) if error.is_not_a_plugin() && fetch::repair(path)? => attempt(),
+    let sha256 = fetch::verify_if_changed(path)?;
+    match attempt(sha256) {
+        Err(error) if error.is_not_a_plugin() && fetch::repair(path)? => attempt(sha256),
         result => result,
     }
+}
+
+/// A plugin that was opened, but not started.
+struct OpenedPlugin {
+    api: Api,
+    /// The metadata of its file from just before.
+    metadata: Metadata,
+    /// The SHA-256 of its file, if Fulmen downloaded it.
+    sha256: Option<&'static str>,
 }
 
 fn check_version(path: &Path, api: Api) -> Result<()> {
@@ -319,7 +336,12 @@ fn open(path: &Path) -> Result<Api> {
     // SAFETY: the path is a C string. The file's constructors run here; the caller chose the file.
     let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
-        return Err(not_a_plugin(format!("the dynamic loader says: {}", loader_error())));
+        // For a file of another architecture, the dynamic loader reports that it does not exist.
+        let here = env::consts::ARCH;
+        return Err(not_a_plugin(format!(
+            "the dynamic loader says: {}; use the path of a whole plugin (.so) for {here}",
+            loader_error()
+        )));
     }
     // SAFETY: the library is open and is never closed.
     let symbol = unsafe { libc::dlsym(library, c"GetPjrtApi".as_ptr()) };

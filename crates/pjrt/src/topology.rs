@@ -213,7 +213,7 @@ impl Plugin {
                 "the topology belongs to a different plugin; compile with the plugin that created it",
             ));
         }
-        program::check(mlir, options)?;
+        program::check(mlir)?;
         let ids =
             topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
         let options = options.encode(&ids, "topology")?;

@@ -33,7 +33,37 @@ fn plugins_are_listed_and_verified() {
     assert!(plugins["cpu"]["api_version"].is_string() && plugins["tpu"].is_object(), "{plugins}");
     let verified = fulmen(&["plugin", "verify"]);
     assert!(verified.contains(path) && verified.contains("SHA-256"), "{verified}");
+    assert!(verified.contains("multiplies matrices on 1 device"), "{verified}");
     assert_eq!(fulmen(&["plugin", "install", "cpu"]).trim(), path);
+}
+
+/// A plugin whose start ends the process.
+#[test]
+fn verifying_says_which_plugin_crashes() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("crash.c");
+    let plugin = folder.path().join("crash.so");
+    std::fs::write(&source, "#include <stdlib.h>\nvoid *GetPjrtApi(void) { abort(); }\n").unwrap();
+    let mut cc = Command::new("cc");
+    assert!(
+        cc.args(["-shared", "-fPIC", "-o"]).args([&plugin, &source]).status().unwrap().success()
+    );
+    let verify = |plugin: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+        let output =
+            command.args(["plugin", "verify"]).env("FULMEN_PJRT_PLUGIN", plugin).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = verify(&plugin);
+    let expected = format!(
+        "{}: signal 6 ended the process that tried it: the file is damaged",
+        plugin.display()
+    );
+    assert!(said.contains(&expected), "{said}");
+    std::fs::write(&plugin, "text").unwrap();
+    assert!(verify(&plugin).contains("cannot be used as a PJRT plugin"));
+    assert!(verify(&folder.path().join("missing")).contains("there is no PJRT plugin at"));
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
         Err(why) => {
             return vec![Finding::warning(
                 why,
-                "run `fulmen plugin list`, which waits longer and shows the output",
+                "run `fulmen plugin verify`, which waits longer and says which plugin crashes",
             )];
         }
     };

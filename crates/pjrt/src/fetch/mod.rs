@@ -4,8 +4,9 @@
 //!
 //! The version and the SHA-256 of each package are pinned. The file is written to the cache folder
 //! atomically: it is downloaded and unpacked next to its final path, under a lock, and then renamed
-//! ([`fulmen_durable`]). A file that is damaged later is downloaded again when it cannot be loaded,
-//! or when it has ended a process (`start_marks` detects this).
+//! ([`fulmen_durable`]). Hashing a plugin at every start would take longer than loading it. It is
+//! hashed when its size or time has changed since it was last hashed; a file next to it has those.
+//! A damaged file is downloaded again.
 
 mod package;
 mod wheel;
@@ -13,8 +14,9 @@ mod wheel;
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -135,8 +137,21 @@ fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
 
 /// Whether this file, whose path has no links, is a downloaded plugin, so that its SHA-256 is
 /// known.
-pub(crate) fn is_published(plugin: &Path) -> bool {
+#[doc(hidden)]
+pub fn is_published(plugin: &Path) -> bool {
     fetcher_of(plugin).is_some()
+}
+
+/// Compares a downloaded plugin with its published SHA-256, if its size or time has changed since
+/// that was last done, and returns the SHA-256. A damaged file is downloaded again. The right
+/// content of other files is not known: for them, this is `None`.
+///
+/// # Errors
+/// Those of [`repair`].
+pub(crate) fn verify_if_changed(plugin: &Path) -> Result<Option<&'static str>> {
+    let Some(fetcher) = fetcher_of(plugin) else { return Ok(None) };
+    fetcher.verify_if_changed()?;
+    Ok(Some(fetcher.package.member_sha256))
 }
 
 /// Downloads a downloaded plugin again if its file is damaged, and reports this. Returns whether it
@@ -201,6 +216,37 @@ impl<'a> Fetcher<'a> {
         }
         self.fetch_unless(|| Ok(target.is_file()))?;
         Ok(target)
+    }
+
+    fn verify_if_changed(&self) -> Result<()> {
+        let target = self.target();
+        let mut record = target.clone().into_os_string();
+        record.push(".verified");
+        let record = PathBuf::from(record);
+        let mut state = self.state()?;
+        let known = fulmen_durable::read_regular(&record, MAX_RECORD_BYTES);
+        if known.is_ok_and(|known| known == state.as_bytes()) {
+            return Ok(());
+        }
+        if self.repair()? {
+            state = self.state()?;
+        }
+        // If it cannot be written, the next start hashes the file again.
+        let write = |file: &mut BufWriter<&File>| file.write_all(state.as_bytes());
+        let _ = fulmen_durable::write_unsynced(&record, Some(state.len() as u64), write);
+        Ok(())
+    }
+
+    /// The published SHA-256, and the size and time of the file.
+    fn state(&self) -> Result<String> {
+        let target = self.target();
+        let metadata = target.metadata().map_err(|error| {
+            error::io(format!("cannot read the metadata of {}", target.display()), error)
+        })?;
+        let Package { member_sha256, .. } = self.package;
+        let seconds = metadata.mtime();
+        let nanos = metadata.mtime_nsec();
+        Ok(format!("{member_sha256}, {} bytes, modified {seconds}.{nanos:09}\n", metadata.len()))
     }
 
     fn repair(&self) -> Result<bool> {
@@ -390,6 +436,9 @@ fn lock(path: &Path) -> io::Result<File> {
         }
     }
 }
+
+/// The size limit of the file that says in what state a plugin was last hashed.
+const MAX_RECORD_BYTES: u64 = 4096;
 
 const SCRATCH: &str = ".fetching-";
 

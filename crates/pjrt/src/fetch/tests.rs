@@ -257,6 +257,39 @@ fn a_damaged_file_is_fetched_again_and_a_whole_one_is_not() {
 }
 
 #[test]
+fn a_file_is_hashed_when_its_size_or_time_has_changed() {
+    let stage = Stage::new();
+    let fetcher = stage.fetcher(stage.pip("echo x >> \"$log\"; cp \"$wheel\" \"$dest\""));
+    let path = fetcher.get().unwrap();
+    let record = path.with_extension("so.verified");
+    let fetched = || fs::read(stage.folder.path().join("log")).unwrap().len() / 2;
+    fetcher.verify_if_changed().unwrap();
+    assert!(fs::read_to_string(&record).unwrap().starts_with(CONTENT_SHA256));
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    let write = |content: &str, modified| {
+        fs::write(&path, content).unwrap();
+        File::open(&path).unwrap().set_modified(modified).unwrap();
+    };
+    write("not really a plugiN", modified);
+    fetcher.verify_if_changed().unwrap();
+    assert_eq!(fetched(), 1, "it is not read");
+    write("not really a plugiN", modified + std::time::Duration::from_nanos(1));
+    fetcher.verify_if_changed().unwrap();
+    assert_eq!((fetched(), fs::read(&path).unwrap()), (2, CONTENT.to_vec()));
+    write("not really a plug", fs::metadata(&path).unwrap().modified().unwrap());
+    fetcher.verify_if_changed().unwrap();
+    assert_eq!((fetched(), fs::read(&path).unwrap()), (3, CONTENT.to_vec()));
+
+    // In a folder that cannot be written, it is hashed each time.
+    fs::remove_file(&record).unwrap();
+    fs::create_dir(&record).unwrap();
+    fetcher.verify_if_changed().unwrap();
+    write("not really a plugiN", fs::metadata(&path).unwrap().modified().unwrap());
+    fetcher.verify_if_changed().unwrap();
+    assert_eq!((fetched(), fs::read(&path).unwrap()), (4, CONTENT.to_vec()));
+}
+
+#[test]
 fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
     let stage = Stage::new();
     let path = stage.fetcher(stage.pip("cp \"$wheel\" \"$dest\"")).get().unwrap();

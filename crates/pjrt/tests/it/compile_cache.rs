@@ -335,8 +335,17 @@ fn on_a_full_disk_nothing_is_kept() {
 #[test]
 fn the_hash_of_the_plugin_is_kept_until_its_file_changes() {
     let folder = tempfile::tempdir().unwrap();
+    // A file whose hash is not published.
+    let own = tempfile::tempdir().unwrap();
+    let own = own.path().join("plugin.so");
+    fs::copy(plugin().path(), &own).unwrap();
     let task = |task| {
-        in_child("compile_cache::child", &[(FOLDER, folder.path().to_str().unwrap()), (TASK, task)])
+        let variables = [
+            (FOLDER, folder.path().to_str().unwrap()),
+            (TASK, task),
+            ("FULMEN_PJRT_PLUGIN", own.to_str().unwrap()),
+        ];
+        in_child("compile_cache::child", &variables)
     };
     task("store");
     let record =

@@ -155,7 +155,6 @@ fn programs_that_would_end_libtpu_are_refused() {
         CompileOptions::new(),
         "dimension of unknown length",
     );
-    check(&all_reduce(16), CompileOptions::new().replicas(8), "replica_groups name device 15");
     check(&increment(""), CompileOptions::new().device_assignment([vec![99]]), "names device 99");
     says(&plugin.topology("v9:2x2").unwrap_err(), &["v9:2x2"]);
     assert!(plugin.create_client(&[]).is_err(), "there is no TPU here");

@@ -1,11 +1,12 @@
 //! `fulmen devices`: the devices of this machine, and whether they work.
 
 use std::fmt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use fulmen_data::{Error, Result};
-use fulmen_durable::messages::{duration, memory};
+use fulmen_durable::messages::{duration, memory, quantity};
 use fulmen_pjrt::diagnosis::{Diagnosis, PluginState, diagnose, evidence, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Argument, Client, CompileOptions, Device, ElementType, Plugin};
@@ -51,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut failed = None;
     for platform in platforms {
         // The test comes first, because it may download the plugin.
-        let results = arguments.test.then(|| test_devices(platform));
+        let results = arguments.test.then(|| test_located(platform));
         let diagnosis = diagnose(platform);
         if arguments.json {
             lines.push(as_json(&diagnosis, results.as_ref()));
@@ -67,17 +68,47 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
+/// Lets a plugin compile and run a program on the devices of this kind. Without such devices, it only
+/// compiles one, if it can. Describes the plugin and what it did.
+pub(crate) fn try_plugin(platform: Platform, path: &Path) -> Result<String> {
+    let plugin = Plugin::load(path).map_err(failed)?;
+    let done = if platform == Platform::Cpu || evidence(platform).is_some() {
+        let devices = test_devices(platform, path)?.len();
+        format!("multiplies matrices on {}", quantity(devices, "device"))
+    } else if platform == Platform::Tpu {
+        let compile = || {
+            plugin.compile(
+                &plugin.topology("v5e:1x1")?,
+                &program_of_product(),
+                &CompileOptions::new(),
+            )
+        };
+        compile().map_err(failed)?;
+        "compiles for a v5e; no TPU is here to run it".to_owned()
+    } else {
+        "loads; no device is here to run a program".to_owned()
+    };
+    let identity = plugin.identity().map_err(failed)?;
+    Ok(format!("PJRT API {}, {done}, SHA-256 {identity}", plugin.api_version()))
+}
+
+/// Finds the plugin of a kind of device, and tests its devices.
+fn test_located(platform: Platform) -> Result<Vec<DeviceTest>> {
+    let plugin = locate(platform, None).map_err(|error| failed(explain(error, platform, None)))?;
+    test_devices(platform, &plugin)
+}
+
 /// Multiplies two matrices on each device of a kind.
-fn test_devices(platform: Platform) -> Result<Vec<DeviceTest>> {
+fn test_devices(platform: Platform, plugin: &Path) -> Result<Vec<DeviceTest>> {
     let open = || {
         let options: &[(&str, fulmen_pjrt::NamedValue)] = if platform == Platform::Cpu {
             &[("cpu_device_count", fulmen_pjrt::NamedValue::Int(1))]
         } else {
             &[]
         };
-        Plugin::load(locate(platform, None)?)?.create_client(options)
+        Plugin::load(plugin)?.create_client(options)
     };
-    let client = open().map_err(|error| failed(explain(error, platform, None)))?;
+    let client = open().map_err(|error| failed(explain(error, platform, Some(plugin))))?;
     let devices = client.addressable_devices().iter();
     devices
         .map(|device| {
@@ -98,17 +129,21 @@ fn wrong_product(device: &Device) -> Error {
     ))
 }
 
-/// Tests one device. `None` if the product is wrong.
-fn test_device(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<DeviceTest>> {
+/// The program that multiplies a matrix with itself.
+fn program_of_product() -> String {
     let matrix = format!("tensor<{SIDE}x{SIDE}xf32>");
-    let program = format!(
+    format!(
         "func.func @main(%x: {matrix}) -> {matrix} {{
            %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : ({matrix}, {matrix}) -> {matrix}
            return %y : {matrix}
          }}"
-    );
+    )
+}
+
+/// Tests one device. `None` if the product is wrong.
+fn test_device(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<DeviceTest>> {
     let options = CompileOptions::new().device_assignment(vec![vec![device.id()]]);
-    let product = client.compile(&program, &options)?;
+    let product = client.compile(&program_of_product(), &options)?;
     // Every sum of ones is exact in every precision that a device may use.
     let ones = 1.0_f32.to_ne_bytes().repeat(SIDE * SIDE);
     let x = client.buffer_from_host(&ones, ElementType::F32, &[SIDE, SIDE], device)?;
