@@ -116,7 +116,10 @@ fn table(rows: &[&Row]) -> String {
         let environment = &row.environment;
         let commit = environment.commit.as_deref().unwrap_or("of an unknown commit");
         let gpu = environment.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu} and "));
-        let machine = format!("{gpu}{} cores of {}, {commit}", environment.cores, environment.cpu);
+        let is_pooled = environment.cpu_pool && environment.gpu.is_none();
+        let pool = if is_pooled { ", `FULMEN_CPU_POOL=1`" } else { "" };
+        let cores = environment.cores;
+        let machine = format!("{gpu}{cores} cores of {}, {commit}{pool}", environment.cpu);
         if !machines.contains(&machine) {
             machines.push(machine);
         }

@@ -1,6 +1,7 @@
 //! [`Row`]: one quantity of Fulmen and of each peer, printed as a sentence and as a line of JSON.
 //! `report` reads the JSON.
 
+use std::env;
 use std::fmt;
 use std::fs;
 use std::process::Command;
@@ -50,6 +51,9 @@ pub(crate) struct Environment {
     /// The kind of the GPUs, if it ran on GPUs.
     #[serde(default)]
     pub(crate) gpu: Option<String>,
+    /// Whether a pool served the CPU plugin's large blocks of memory.
+    #[serde(default)]
+    pub(crate) cpu_pool: bool,
 }
 
 impl Environment {
@@ -69,6 +73,7 @@ impl Environment {
             cpu: cpu.map_or("an unknown processor", |(_, name)| name.trim()).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             gpu: None,
+            cpu_pool: env::var_os("FULMEN_CPU_POOL").is_some_and(|value| value == "1"),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::loaded_executable::LoadedExecutable;
 use crate::named_value::{NamedValue, check_create_options, write_named};
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::{at_exit, environment, heap, program};
+use crate::{at_exit, environment, heap, large_blocks, program};
 
 /// An open connection to a plugin's devices. Clones are the same client. It closes when the last
 /// object that belongs to it is dropped.
@@ -61,15 +61,6 @@ impl Client {
                 list(addressable.addressable_devices, addressable.num_addressable_devices),
             )
         };
-        #[cfg(all(
-            target_os = "linux",
-            target_env = "gnu",
-            any(target_arch = "x86_64", target_arch = "aarch64")
-        ))]
-        if inner.is_cpu() {
-            // SAFETY: the table is part of the plugin, which is never unloaded.
-            unsafe { crate::large_blocks::serve(api.address()) };
-        }
         let inner = Arc::new(inner);
         if inner.is_cpu() {
             at_exit::wait_for(&inner);
@@ -82,7 +73,11 @@ impl Client {
             devices.iter().find(|device| device.raw().as_ptr() == *raw).cloned()
         };
         let addressable = addressable.iter().filter_map(find).collect();
-        Ok(Self { inner, devices, addressable })
+        let client = Self { inner, devices, addressable };
+        if client.inner.is_cpu() {
+            large_blocks::serve_if_requested(&client)?;
+        }
+        Ok(client)
     }
 
     pub(crate) fn inner(&self) -> &Arc<ClientInner> {
@@ -187,8 +182,9 @@ impl Plugin {
     /// plugin's default is 4 devices). Options with known types are checked here, because some
     /// plugins end the process if the type is wrong.
     ///
-    /// On Linux with glibc, freed blocks of 1 MiB and more of a CPU plugin are kept for the next
-    /// step. This saves the time of mapping new pages. The rest of the process keeps its allocator.
+    /// With `FULMEN_CPU_POOL=1`, on Linux with glibc, freed blocks of 1 MiB and more of a CPU plugin are
+    /// kept for the next step. This saves the time of mapping new pages. The rest of the process
+    /// keeps its allocator.
     pub fn create_client(&self, options: &[(&str, NamedValue)]) -> Result<Client> {
         self.create(options, None)
     }

@@ -70,18 +70,7 @@ mod hash;
 mod heap;
 pub mod hlo;
 mod host_buffer;
-#[cfg(all(
-    target_os = "linux",
-    target_env = "gnu",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
-mod imports;
 mod key_value;
-#[cfg(all(
-    target_os = "linux",
-    target_env = "gnu",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
 mod large_blocks;
 mod loaded_executable;
 pub mod locate;

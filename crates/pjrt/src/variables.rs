@@ -2,10 +2,10 @@
 
 use crate::compile_cache::CompileCache;
 use crate::error::Result;
-use crate::{environment, locate};
+use crate::{environment, large_blocks, locate};
 
 /// Checks the environment variables that every plugin depends on: `FULMEN_PJRT_PLUGIN`,
-/// `FULMEN_COMPILE_CACHE_MB` and `XLA_FLAGS`. Loading a plugin checks them too; this is for programs
+/// `FULMEN_COMPILE_CACHE_MB`, `FULMEN_CPU_POOL` and `XLA_FLAGS`. Loading a plugin checks them too; this is for programs
 /// that report a mistake of the user before they start.
 ///
 /// # Errors
@@ -18,6 +18,7 @@ use crate::{environment, locate};
 pub fn check_variables() -> Result<()> {
     environment::refuse_xla_flags()?;
     locate::check_plugin_variable()?;
+    large_blocks::is_requested()?;
     match CompileCache::from_env() {
         Err(error) if error.is_usage() => Err(error),
         _ => Ok(()),

@@ -14,5 +14,6 @@ mod hlo;
 mod key_value;
 mod locate;
 mod plugin;
+mod pool;
 mod serialize;
 mod topology;

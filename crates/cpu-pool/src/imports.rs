@@ -2,7 +2,7 @@
 //!
 //! The dynamic loader stores one address for each imported function (ELF's JUMP_SLOT and GLOB_DAT
 //! relocations, in the gABI and the processor supplements). Replacing the address redirects the
-//! calls of this object, and of no other object.
+//! calls of this object, and of no other object. Writing the old address back undoes it.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::{mem, ptr, slice};
@@ -41,17 +41,43 @@ struct Object {
     read_only: Option<(usize, usize)>,
 }
 
+/// The entries of a table that were replaced, with their old addresses.
+pub(crate) struct Replaced {
+    object: Object,
+    entries: Vec<(usize, usize)>,
+}
+
+impl Replaced {
+    /// Writes the old addresses back.
+    pub(crate) fn undo(&self) {
+        let _writer = WRITER.lock();
+        for &(slot, function) in &self.entries {
+            // SAFETY: `replace` has written this entry, and the object stays loaded.
+            unsafe { write(&self.object, slot, function as *const c_void) };
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
 /// Replaces the imported functions with these names in the shared object that contains `address`.
 ///
 /// # Safety
 /// `address` must be inside a shared object that stays loaded, and each function must be compatible
 /// with the one that it replaces.
-pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const c_void)]) {
+pub(crate) unsafe fn replace(
+    address: *const c_void,
+    functions: &[(&str, *const c_void)],
+) -> Replaced {
     let _writer = WRITER.lock();
     let mut object = Object { address: address as usize, base: 0, dynamic: None, read_only: None };
     // SAFETY: `find` accepts the arguments of `dl_iterate_phdr`, and `object` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(find), (&raw mut object).cast()) };
-    let Some(dynamic) = object.dynamic else { return };
+    let mut replaced = Replaced { object, entries: Vec::new() };
+    let object = &replaced.object;
+    let Some(dynamic) = object.dynamic else { return replaced };
     // SAFETY: the loader has mapped and relocated the dynamic section and everything that it points
     // to.
     unsafe {
@@ -70,7 +96,7 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
             entry(tag).map(|value| if value < object.base { object.base + value } else { value })
         };
         let (Some(symbols), Some(names)) = (address_of(DT_SYMTAB), address_of(DT_STRTAB)) else {
-            return;
+            return replaced;
         };
         for (table, size) in [(DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)] {
             let (Some(table), Some(size)) = (address_of(table), entry(size)) else { continue };
@@ -87,11 +113,14 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
                 if let Some((_, function)) =
                     functions.iter().find(|(imported, _)| name.to_bytes() == imported.as_bytes())
                 {
-                    write(&object, object.base + relocation.r_offset as usize, *function);
+                    let slot = object.base + relocation.r_offset as usize;
+                    replaced.entries.push((slot, *(slot as *const usize)));
+                    write(object, slot, *function);
                 }
             }
         }
     }
+    replaced
 }
 
 /// Writes one address of the table, even if the loader has made the table read-only.
