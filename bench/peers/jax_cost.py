@@ -60,6 +60,8 @@ def main():
     parser.add_argument("--trace", action="store_true", help="trace and lower for one CPU device, and compile nothing")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--strategy", choices=["ddp", "fsdp"], default="ddp")
+    parser.add_argument("--length", type=int, help="the number of words of a sequence, instead of the workload's own")
+    parser.add_argument("--splash", action="store_true", help="attention by JAX's splash attention")
     parser.add_argument("--dump", help="a folder for XLA's own dump")
     parser.add_argument("--hlo", help="a file for the compiled program, a serialized HloModuleProto")
     args = parser.parse_args()
@@ -67,12 +69,13 @@ def main():
         trace("mlp", 8)  # Warms up: JAX loads modules at its first use.
         print(json.dumps(trace(args.workload, args.batch)))
         return
-    state, step, batch = training_state(args.workload)
+    state, step, batch = training_state(args.workload, args.length)
     options = {"chip_config_name": "megacore"} if args.topology.startswith("v4") else {}
     devices = topologies.get_topology_desc(platform="tpu", topology_name=args.topology, **options).devices
     mesh = Mesh(np.array(devices), ("data",))
     whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     jax_models.ROWS = rows
+    jax_models.SPLASH = args.splash
     place = placed(mesh, args.strategy, state)
     jitted = jax.jit(step, donate_argnums=0, in_shardings=(place, rows, rows), out_shardings=(place, whole))
     lowered = jitted.lower(state, *batch(args.batch))

@@ -10,6 +10,8 @@ from jax import lax
 HALF = jnp.bfloat16
 # The sharding of a batch.
 ROWS = None
+# Whether attention of a Llama is JAX's own kernel for TPUs, splash attention.
+SPLASH = False
 WORDS, LENGTH, WIDTH, HEADS, LAYERS = 4096, 128, 256, 4, 4
 
 
@@ -204,6 +206,26 @@ def attend_heads(q, k, v, causal, drop=lambda weights: weights):
     return jnp.einsum("bhgqk,bkhd->bqhgd", weights, v).reshape(b, n, heads, size)
 
 
+def splash(q, k, v):
+    """Causal attention by splash attention, which each device computes for its rows of the batch."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+    _, n, heads, size = q.shape
+    mask = splash_attention_mask.MultiHeadMask([splash_attention_mask.CausalMask((n, n))] * heads)
+    block = min(512, n)
+    sizes = ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute")
+    sizes = splash_attention_kernel.BlockSizes(**dict.fromkeys(sizes, block), block_q_dq=block, block_kv_dq=block)
+
+    def of_device(q, k, v):
+        kernel = splash_attention_kernel.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+        return jax.vmap(kernel)(q, k, v)
+
+    swap = lambda t: t.swapaxes(1, 2)  # noqa: E731
+    q, k, v = swap((q / size**0.5).astype(HALF)), swap(k), swap(v)
+    found = jax.shard_map(of_device, mesh=ROWS.mesh, in_specs=ROWS.spec, out_specs=ROWS.spec, check_vma=False)(q, k, v)
+    return swap(found)
+
+
 def norm_shape(width):
     return {"scale": array(width), "bias": array(width)}
 
@@ -315,22 +337,23 @@ def gpt2_loss(heads, rematerialized):
     return loss
 
 
-# --- Llama-3-8B: a scan over rematerialized layers --------------------------------------------------------------------
+# --- Llama 3: a scan over rematerialized layers -----------------------------------------------------------------------
 
-LLAMA_WORDS, LLAMA, LLAMA_INNER, LLAMA_HEADS, LLAMA_KEY_HEADS, LLAMA_LAYERS = 128256, 4096, 14336, 32, 8, 32
+LLAMA_WORDS, LLAMA_HEAD, LLAMA_KEY_HEADS = 128256, 128, 8
+# The features, those within the perceptron, and the layers.
+LLAMA_8B, LLAMA_70B = (4096, 14336, 32), (8192, 28672, 80)
 
 
-def llama_shapes():
-    size = LLAMA // LLAMA_HEADS
-    shapes = {"q": (LLAMA, LLAMA), "k": (LLAMA, LLAMA_KEY_HEADS * size), "v": (LLAMA, LLAMA_KEY_HEADS * size)}
-    shapes |= {"o": (LLAMA, LLAMA), "gate": (LLAMA, LLAMA_INNER), "up": (LLAMA, LLAMA_INNER)}
-    shapes |= {"down": (LLAMA_INNER, LLAMA), "norm1": (LLAMA,), "norm2": (LLAMA,)}
-    layers = {name: array(LLAMA_LAYERS, *shape) for name, shape in shapes.items()}
-    return {"words": array(LLAMA_WORDS, LLAMA), "layers": layers, "norm": array(LLAMA), "head": array(LLAMA, LLAMA_WORDS)}, {}
+def llama_shapes(width, inner, layers):
+    keys = LLAMA_KEY_HEADS * LLAMA_HEAD
+    shapes = {"q": (width, width), "k": (width, keys), "v": (width, keys), "o": (width, width)}
+    shapes |= {"gate": (width, inner), "up": (width, inner), "down": (inner, width), "norm1": (width,), "norm2": (width,)}
+    stacked = {name: array(layers, *shape) for name, shape in shapes.items()}
+    return {"words": array(LLAMA_WORDS, width), "layers": stacked, "norm": array(width), "head": array(width, LLAMA_WORDS)}, {}
 
 
 def llama_loss(params, stats, key, x, y):
-    size, n = LLAMA // LLAMA_HEADS, x.shape[1]
+    size, n = LLAMA_HEAD, x.shape[1]
     angles = jnp.arange(n)[:, None] * 500000.0 ** (-2 * jnp.arange(size // 2) / size)
     cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
 
@@ -349,8 +372,9 @@ def llama_loss(params, stats, key, x, y):
         h = lax.with_sharding_constraint(h, ROWS) if ROWS else h
         h1 = rms(p["norm1"], h)
         heads = lambda w: product(w, h1).reshape(*x.shape, -1, size)  # noqa: E731
-        found = attend_heads(rotate(heads(p["q"])), rotate(heads(p["k"])), heads(p["v"]), True)
-        h = h + product(p["o"], found.reshape(*x.shape, LLAMA))
+        q, k, v = rotate(heads(p["q"])), rotate(heads(p["k"])), heads(p["v"])
+        found = splash(q, k, v) if SPLASH else attend_heads(q, k, v, True)
+        h = h + product(p["o"], found.reshape(*x.shape, -1))
         h2 = rms(p["norm2"], h)
         return h + product(p["down"], jax.nn.silu(product(p["gate"], h2)) * product(p["up"], h2)), None
 
@@ -565,14 +589,16 @@ WORKLOADS = {
     "biggan-128": (gan_shapes, gan_step, 2, images(128, 128, 3)),
     "gpt2": (lambda: gpt2_shapes(768, 12), gpt2_step(12, False), 2, words(GPT2_LENGTH)),
     "gpt-1.3b": (lambda: gpt2_shapes(2048, 24), gpt2_step(16, True), 2, words(GPT2_LENGTH)),
-    "llama-3-8b": (llama_shapes, LLAMA_STEP, 2, words(4096)),
-    "llama-3-8b-v5p": (llama_shapes, LLAMA_STEP, 2, words(8192)),
+    "llama-3-8b": (lambda: llama_shapes(*LLAMA_8B), LLAMA_STEP, 2, words(4096)),
+    "llama-3-8b-v5p": (lambda: llama_shapes(*LLAMA_8B), LLAMA_STEP, 2, words(8192)),
+    "llama-3-70b": (lambda: llama_shapes(*LLAMA_70B), LLAMA_STEP, 2, words(4096)),
 }
 
 
-def training_state(workload):
-    """The shapes of the state, the step, and the shapes of a batch."""
+def training_state(workload, length=None):
+    """The shapes of the state, the step, and the shapes of a batch, of this length if the workload has words."""
     shapes, step, moments, batch = WORKLOADS[workload]
+    batch = words(length) if length else batch
     params, stats = shapes()
     moments = params if moments == 1 else (params, params)
     return {"params": params, "stats": stats, "moments": moments, "step": jax.ShapeDtypeStruct((), jnp.int32)}, step, batch

@@ -9,6 +9,7 @@ mod checkpoint_locations;
 mod checkpoints;
 mod common;
 mod compile_cache;
+mod curves;
 mod damage;
 mod devices;
 mod first_batch;

@@ -35,6 +35,7 @@ fn member() {
             list::member(folder);
             return;
         }
+        ("experts", task) => Some(axes::member(folder, task)),
         ("compile cache", "file") => Some(compile_cache::with_file(folder)),
         ("compile cache", "killed") => Some(compile_cache::killed(folder)),
         ("compile cache", _) => Some(compile_cache::member(folder)),
