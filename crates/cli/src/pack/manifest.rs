@@ -98,6 +98,11 @@ impl ShardRecord {
     pub(crate) fn documents(&self) -> u64 {
         self.documents.unwrap_or(self.samples)
     }
+
+    /// The number of documents that gave no sample.
+    pub(crate) fn empty_documents(&self) -> u64 {
+        self.documents().saturating_sub(self.samples)
+    }
 }
 
 /// A file or a folder from which shards were made.

@@ -274,7 +274,7 @@ impl Run<'_> {
                     .map_or(String::new(), |tokens| format!(", {}", quantity(tokens, "token")));
                 let documents = quantity(record.samples, "document");
                 let note = format!("{}: {documents}{tokens}", record.name);
-                let empty = record.documents() - record.samples;
+                let empty = record.empty_documents();
                 self.output.publish(index, record)?;
                 progress.note(&note);
                 empty
@@ -287,7 +287,7 @@ impl Run<'_> {
                     format!("it was made from {documents}, and now there are {now}"),
                 ));
             }
-            (None, Some(record)) => record.documents() - record.samples,
+            (None, Some(record)) => record.empty_documents(),
             (None, None) => return Ok(()),
         };
         split.empty += empty;
