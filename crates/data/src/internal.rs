@@ -11,4 +11,3 @@ pub use crate::stream::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeS
 pub use fulmen_durable::messages::quantity;
 pub use fulmen_error::panicked;
 pub use fulmen_files::{KeyPart, KeyParts, checksum, cores, differences, fill, hex, in_parallel};
-pub use fulmen_tensor::set_note_handler;

@@ -63,7 +63,7 @@ fn note_once(line: String) {
     let mut noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner);
     if noted.len() < MAX_NOTED && noted.insert(line.clone()) {
         drop(noted);
-        fulmen_tensor::note(&line);
+        fulmen_tensor::note!("{line}");
     }
 }
 

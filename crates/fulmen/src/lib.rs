@@ -111,7 +111,7 @@ pub mod data {
 }
 
 #[doc(inline)]
-pub use fulmen_trainer::{Error, Result};
+pub use fulmen_trainer::{Error, Result, init_logging, run_layer};
 
 /// The names that you need most often: layers, losses, optimizers, metrics, in-memory data, the
 /// loader, the Trainer and its callbacks.

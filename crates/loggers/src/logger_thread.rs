@@ -105,28 +105,28 @@ impl LoggerThread {
         let name = self.name;
         let timed_out = finalized.is_none();
         if let Some(Err(error)) = finalized {
-            tell(&format!("warning: {name}: {error}"));
+            tell(&format!("{name}: {error}"));
         }
         match self.shared.failed.swap(0, Ordering::Relaxed) {
             0 => {}
-            lost => tell(&format!("warning: {name} lost log points: {lost}")),
+            lost => tell(&format!("{name} lost log points: {lost}")),
         }
         match self.shared.dropped.swap(0, Ordering::Relaxed) {
             0 => {}
-            lost => tell(&format!("warning: {name} did not keep up; log points lost: {lost}")),
+            lost => tell(&format!("{name} did not keep up; log points lost: {lost}")),
         }
         if timed_out {
             let waited = timeout.as_secs_f64();
             let waiting = self.worker.waiting();
             tell(&format!(
-                "warning: {name} did not respond for {waited} s; up to {waiting} queued log points are lost"
+                "{name} did not respond for {waited} s; up to {waiting} queued log points are lost"
             ));
         }
     }
 
     pub(crate) fn warn_once(&self, message: &str) {
         if !self.shared.warned.swap(true, Ordering::Relaxed) {
-            (self.shared.tell)(&format!("warning: {} {message}", self.name));
+            (self.shared.tell)(&format!("{} {message}", self.name));
         }
     }
 
@@ -150,7 +150,7 @@ impl Shared {
         let Err(error) = outcome else { return };
         if !self.warned_of_failure.swap(true, Ordering::Relaxed) {
             (self.tell)(&format!(
-                "warning: {name} could not write logged values: {error}; training continues"
+                "{name} could not write logged values: {error}; training continues"
             ));
         }
     }

@@ -45,14 +45,14 @@ pub struct Loggers {
     tell: Tell,
 }
 
-/// Shows a line to the user.
+/// Shows a warning to the user.
 pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 type PendingJobs = Arc<Mutex<BTreeMap<&'static str, Box<dyn FnOnce() + Send>>>>;
 
 impl Loggers {
     /// Starts the threads. `timeout` limits how long the start and the end of a run wait for a
-    /// logger that does not respond. `tell` shows a line to the user.
+    /// logger that does not respond. `tell` shows a warning to the user.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -134,9 +134,7 @@ impl Loggers {
             self.reporter.ask(self.timeout, move |()| run_pending(&threads, &pending_jobs));
         if reported.is_none() {
             let waited = self.timeout.as_secs_f64();
-            (self.tell)(&format!(
-                "warning: the report of the run was not written within {waited} s"
-            ));
+            (self.tell)(&format!("the report of the run was not written within {waited} s"));
         }
         let deadline = Instant::now() + self.timeout;
         let finalize = |thread: &LoggerThread, until: Instant| {
@@ -269,7 +267,7 @@ mod tests {
         loggers.finish(Status::Finished);
         let messages = std::mem::take(&mut *messages.lock().unwrap());
         let lost: u64 =
-            messages.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
+            messages.iter().filter_map(|line| line.split(": ").nth(1)?.parse::<u64>().ok()).sum();
         assert!((3..=4).contains(&lost), "{messages:?}");
         assert!(
             messages.iter().filter(|line| line.contains("does not keep up")).count() <= 1,
@@ -374,7 +372,7 @@ mod tests {
                 .contains("JsonlLogger could not write logged values: No space left on device"),
             "{messages:?}"
         );
-        assert_eq!(messages[1], "warning: JsonlLogger lost log points: 5");
+        assert_eq!(messages[1], "JsonlLogger lost log points: 5");
         assert_eq!(
             std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap().lines().count(),
             6

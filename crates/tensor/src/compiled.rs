@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use fulmen_durable::messages::quantity;
 use fulmen_pjrt::{Event, LoadedExecutable};
+use tracing::debug_span;
 
 use crate::array::{Argument, ShardedType};
-use crate::timeline;
 use crate::{DeviceArray, Error, Function, Metrics, Result, Runtime, Sharding, TensorType};
 
 /// A compiled [`Function`], with the device arrays that it captured.
@@ -173,9 +173,10 @@ impl Compiled {
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
         self.check(&arguments)?;
         let signature = &*self.signature;
-        let _launch = timeline::named(|| format!("launch {}", signature.name));
+        let _launch = debug_span!("launch", program = &*signature.name).entered();
         let start = Instant::now();
-        let program_launch = timeline::record_launch(&signature.name);
+        // It has no parent, because it ends later: when the devices have run the program.
+        let on_devices = debug_span!(target: "fulmen::devices", parent: None, "program", program = &*signature.name);
         let total = arguments.len() + self.captured.len();
         let mut lists: Vec<Vec<_>> =
             signature.slots.iter().map(|_| Vec::with_capacity(total)).collect();
@@ -205,7 +206,7 @@ impl Compiled {
             first
                 .on_ready(move |_| {
                     metrics.record_time("ExecuteTime", start.elapsed());
-                    program_launch.into_iter().for_each(timeline::ProgramLaunch::finish);
+                    drop(on_devices);
                 })
                 .map_err(|e| Error::runtime(doing(), e))?;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey, SavedPrograms};
 use fulmen_pjrt::{Client, CompileOptions, LoadedExecutable, Topology};
 
-use crate::notes::note;
+use crate::note;
 use crate::tensor::Kind;
 use crate::{Function, Tensor};
 
@@ -42,7 +42,7 @@ impl DiskCache {
         static CACHE: OnceLock<Arc<DiskCache>> = OnceLock::new();
         let open = || {
             let cache = CompileCache::from_env();
-            let off = |error| note(&format!("compiled programs are not kept on disk: {error}"));
+            let off = |error| note!("compiled programs are not kept on disk: {error}");
             DiskCache::new(cache.map_err(off).ok().flatten(), None)
         };
         CACHE.get_or_init(open).clone()
@@ -89,7 +89,7 @@ impl DiskCache {
     /// Sets a switch. The first time, emits a note with the reason.
     fn turn_off(&self, switch: &AtomicBool, reason: &str) {
         if !switch.swap(true, Ordering::Relaxed) {
-            note(reason);
+            note!("{reason}");
         }
     }
 }
@@ -118,13 +118,13 @@ impl Slot<'_> {
             match saved.load_with(self.key()?, &load) {
                 Ok(None) => {}
                 Ok(program) => return program,
-                Err(error) => note(&error.to_string()),
+                Err(error) => note!("{error}"),
             }
         }
         match self.cache_of_program()?.load_with(self.key()?, load) {
             Ok(program) => program,
             Err(error) if error.is_corrupt() => {
-                note(&error.to_string());
+                note!("{error}");
                 None
             }
             Err(error) => {

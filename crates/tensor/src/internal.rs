@@ -7,6 +7,7 @@ pub use crate::host_reads::host_reads;
 pub use crate::index_checks::{IndexFacts, IndexRule, check_indices, check_masked_indices, place};
 pub use crate::lower::portable_program;
 pub use crate::missing_values::with_eval_advice;
+pub use crate::notes::print_note;
 pub use crate::ops::IndexChecks;
 pub use crate::ops::batched_rows::{add_rows, take_rows};
 pub use crate::ops::control_flow::kernel_call::{OpaqueCall, OpaqueParts, kernel_call};

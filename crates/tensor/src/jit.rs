@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fulmen_durable::messages::quantity;
 
 use crate::missing_values::with_eval_advice;
-use crate::notes::note;
+use crate::note;
 use crate::scope::Scope;
 use crate::tree::{label, placeholders};
 use crate::{
@@ -203,7 +203,7 @@ impl<Inputs: Tree, Outputs: Tree> Jit<'_, Inputs, Outputs> {
         let inputs: Vec<(TensorType, Sharding)> =
             arrays.iter().map(|array| (array.ty().clone(), array.sharding().clone())).collect();
         if let [before] = &self.programs[..] {
-            note(&recompile_note(&self.name, &names, &before.inputs, &inputs));
+            note!("{}", recompile_note(&self.name, &names, &before.inputs, &inputs));
         }
         // The recorded expressions may hold large values, which are needed no more.
         let empty = Tensor::placeholder("result", TensorType::scalar(DType::F32));

@@ -77,7 +77,9 @@ mod sharding;
 mod stored_value;
 mod tensor;
 mod test_programs;
-pub mod timeline;
+#[cfg(test)]
+#[path = "../tests/it/notes.rs"]
+mod tests_notes;
 mod transfer;
 mod tree;
 mod variable;
@@ -101,9 +103,6 @@ pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{MetricSnapshot, Metrics, MetricsSnapshot, Rates, SampleRange, Unit};
-#[doc(hidden)]
-pub use notes::note;
-pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;
 pub use ops::{

@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 
 use crate::graph::{Calls, Constants, Graph};
-use crate::notes::note;
+use crate::note;
 use crate::ops::constant::elements;
 use crate::tensor::Kind;
 use crate::{Literal, Tensor, TensorType};
@@ -65,12 +65,12 @@ impl Recompiles {
         }
         let latest = std::mem::take(&mut entry.latest);
         drop(lines);
-        note(&format!(
+        note!(
             "`eval` has compiled {LIMIT} programs for one line, {}:{}. {}",
             line.file(),
             line.line(),
             difference(&previous, &latest)
-        ));
+        );
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn keep_text(text: &str) {
         && let Err(error) = fs::write(&path, text)
     {
         // A text that is missing would look like a difference.
-        note(&format!("cannot keep the text of a program in {}: {error}", path.display()));
+        note!("cannot keep the text of a program in {}: {error}", path.display());
     }
 }
 

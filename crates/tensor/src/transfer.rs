@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fulmen_pjrt::{Buffer, Client, Device, HostBuffer};
+use tracing::trace_span;
 
 use crate::array::{PendingPart, ShardedType};
 use crate::axis_order::transpose_elements;
 use crate::sharding::Block;
 use crate::stored_value::HostElements;
-use crate::timeline::span;
 use crate::{
     DeviceArray, DevicePart, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType,
 };
@@ -82,7 +82,7 @@ impl Runtime {
         sharding: &Sharding,
         mut bytes_of: impl FnMut(&Block) -> Result<Cow<'a, [u8]>>,
     ) -> Result<DeviceArray> {
-        let _copy = span("copy to device");
+        let _copy = trace_span!("copy to device").entered();
         let start = Instant::now();
         let element_type = ty.dtype.element_type();
         let size = ty.dtype.size_in_bytes();
@@ -203,7 +203,7 @@ impl Runtime {
     /// # Errors
     /// A program failed on the device, or the host is out of memory.
     pub fn read_parts(&self, parts: &[&DevicePart<'_>]) -> Result<Vec<HostBuffer>> {
-        let _copy = span("copy from device");
+        let _copy = trace_span!("copy from device").entered();
         let start = Instant::now();
         let failed = |e| Error::runtime("copying a value to the host", e);
         let reads =
@@ -308,7 +308,7 @@ impl PendingLiterals {
     /// # Errors
     /// A program failed on the device.
     pub fn wait(self) -> Result<Vec<Literal>> {
-        let _wait = span("wait for values");
+        let _wait = trace_span!("wait for values").entered();
         let bytes = self.reads.iter().map(|read| read.ty.size_in_bytes()).sum();
         let literals =
             self.reads.into_iter().map(PendingLiteral::wait).collect::<Result<Vec<_>>>()?;

@@ -3,7 +3,7 @@
 
 use fulmen_data::{BadSamples, DataLoader};
 
-use crate::console::print_line;
+use crate::console::from_each_process;
 
 /// Counts the samples that a loader could not read since this was created. The loader's own count
 /// may begin earlier, and covers all loaders that were made from it. When this is dropped, it
@@ -46,7 +46,7 @@ impl BadSampleCount {
             .zip(&self.before.first)
             .for_each(|(now, before)| now.count -= before.count);
         bad.first.retain(|bad| bad.count > 0);
-        print_line(&format!("warning: {} data: {bad}", self.purpose));
+        from_each_process!(WARN, "{} data: {bad}", self.purpose);
     }
 }
 

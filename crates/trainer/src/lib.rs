@@ -28,6 +28,7 @@ mod out_of_memory;
 mod plan;
 mod position;
 mod predictions;
+mod recording;
 mod stage;
 
 mod bad_samples;
@@ -100,6 +101,7 @@ pub use callbacks::train_start::TrainStart;
 pub use checkpoint::load_hyperparameters;
 pub use checkpoint::named_checkpoint::load_arguments;
 pub use checkpoint::weights::Weights;
+pub use console::init_logging;
 pub use evaluation::predicted_batches::PredictedBatches;
 pub use evaluation::prediction_writer::PredictionWriter;
 #[doc(inline)]
@@ -129,6 +131,7 @@ pub use options::{OptionRow, Options, TrainerArgs};
 pub use plan::Plan;
 pub use predictions::{Predicted, Predictions};
 pub use program::evaluation_set::{EvaluationSet, EvaluationSets};
+pub use recording::{Recording, run_layer};
 pub use rules::averaging::WeightAveraging;
 pub use rules::step_rule::{
     Candidate, FrozenParameters, StepInputs, StepRule, UpdatedParameter, UpdatedStep,

@@ -5,7 +5,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use fulmen_tensor::timeline::{Span, span};
+use tracing::span::EnteredSpan;
+use tracing::trace_span;
 
 /// A stage of reading a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,17 +101,17 @@ impl Clock {
 /// Switches back to the enclosing stage when it is dropped, even while a panic unwinds.
 struct StageGuard {
     outer: Option<Stage>,
-    _span: Span,
+    _span: EnteredSpan,
 }
 
 impl StageGuard {
     fn start(stage: Stage) -> StageGuard {
-        let name = match stage {
-            Stage::Read => "read",
-            Stage::Decode => "decode",
-            Stage::Transform => "transform",
+        let span = match stage {
+            Stage::Read => trace_span!("read"),
+            Stage::Decode => trace_span!("decode"),
+            Stage::Transform => trace_span!("transform"),
         };
-        StageGuard { outer: Clock::switch(Some(stage)), _span: span(name) }
+        StageGuard { outer: Clock::switch(Some(stage)), _span: span.entered() }
     }
 }
 

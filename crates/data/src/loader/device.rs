@@ -10,8 +10,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use fulmen_error::panicked;
-use fulmen_tensor::timeline::numbered;
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
+use tracing::debug_span;
 
 use super::of_loader;
 use super::{batch::HostBatch, host_batches::HostBatches, stats::ConsumerTimer, stats::Stats};
@@ -227,7 +227,7 @@ fn transfer(
         let Some(batch) = batches.next() else { return };
         let transfer_start = Instant::now();
         let device_batch = batch.and_then(|batch| {
-            let _transfer = numbered("transfer", batch.index() as u64);
+            let _transfer = debug_span!("transfer", number = batch.index()).entered();
             let device_batch = batch.to_devices(runtime, sharding)?;
             for (i, array) in device_batch.arrays.iter().enumerate() {
                 let name = batch.fields().get(i).map_or("the mask", |field| field.name.as_str());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fulmen_error::panicked;
-use fulmen_tensor::timeline::numbered;
+use tracing::debug_span;
 
 use super::{
     batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config,
@@ -206,7 +206,7 @@ impl Inner {
         let BatchTask { data, bucket } = task;
         let layout = &self.memory.layouts[bucket];
         let watch = Stopwatch::start();
-        let _fill = numbered("batch", index as u64);
+        let _fill = debug_span!("batch", number = index).entered();
         let mut bytes = self.memory.pool.take()?;
         let buffer = BatchBuffer::new(&mut bytes, layout)?;
         let seed = config.seed;

@@ -10,6 +10,8 @@ use fulmen_images::{
     RandomErasing,
 };
 
+use crate::notes;
+
 const JPEGS: [&str; 11] = [
     "s420",
     "s422",
@@ -584,17 +586,14 @@ fn what_a_folder_of_images_leaves_out_is_counted() {
     ] {
         fs::write(root.path().join(name), bytes("s420.jpg")).unwrap();
     }
-    let notes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let kept = notes.clone();
-    fulmen_data::internal::set_note_handler(move |note| kept.lock().unwrap().push(note.to_owned()));
+    notes::collect();
     let folder = ImageFolder::open(root.path()).unwrap();
     ImageFolder::open(root.path()).unwrap();
     let counts: Vec<(&str, usize)> =
         folder.left_out().iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
     let expected = [(".bmp", 2), (".tif", 1), (".txt", 1), ("outside of class folders", 1)];
     assert_eq!((counts, folder.len()), (expected.to_vec(), 1));
-    let own = |note: &&String| note.starts_with(&root.path().display().to_string());
-    let notes: Vec<String> = notes.lock().unwrap().iter().filter(own).cloned().collect();
+    let notes = notes::about(&root.path().display().to_string());
     assert_eq!(notes.len(), 1, "{notes:?}");
     let expected = "left out 5 files (2 .bmp, 1 .tif, 1 .txt, 1 outside of class folders): images are jpg, jpeg, jpe, \
                     png, webp";

@@ -4,4 +4,6 @@
 
 mod augment;
 mod images;
+#[path = "../../../tensor/tests/it/notes.rs"]
+mod notes;
 mod pairs;

@@ -2,5 +2,7 @@
 //! building a test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../../tensor/tests/it/notes.rs"]
+mod notes;
 mod tar_shards;
 mod tfrecord;

@@ -9,6 +9,8 @@ use expect_test::expect;
 use fulmen_data::{DType, DataLoader, Error, Field, Source, Stream};
 use fulmen_shards::{TarShardWriter, TarShards, TarSource};
 
+use crate::notes;
+
 #[test]
 fn a_writer_begins_a_shard_where_one_is_full() {
     let dir = tempfile::tempdir().unwrap();
@@ -488,21 +490,13 @@ fn what_a_shard_leaves_out_is_said_once() {
         tar.append_link(&mut header, "c.txt", "a.txt").unwrap();
     }
     tar.finish().unwrap();
-    let notes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let kept = notes.clone();
-    fulmen_data::internal::set_note_handler(move |note| kept.lock().unwrap().push(note.to_owned()));
+    notes::collect();
     assert_eq!(TarSource::open(&path).unwrap().len(), 2);
     for epoch in 0..2 {
         assert_eq!(TarShards::open(&path).unwrap().items(epoch).unwrap().count(), 2);
     }
-    let start = format!("{}: ", path.display());
-    let notes: Vec<String> = notes
-        .lock()
-        .unwrap()
-        .iter()
-        .filter_map(|note| note.strip_prefix(&start).map(str::to_owned))
-        .collect();
     let expected = "left out 3 files (2 links, 1 without an extension): files of samples are named `key.extension`, and \
                     no links";
-    assert_eq!(notes, [expected]);
+    let path = path.display().to_string();
+    assert_eq!(notes::about(&path), [format!("{path}: {expected}")]);
 }

@@ -6,6 +6,7 @@
 mod missing;
 #[cfg(not(feature = "parquet"))]
 mod not_built_in;
+#[path = "../../../tensor/tests/it/notes.rs"]
 mod notes;
 mod tables;
 mod text_files;

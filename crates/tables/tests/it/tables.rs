@@ -811,8 +811,10 @@ fn files_that_belong_to_no_split_are_left_out() {
             .collect();
         assert_eq!(actual, expected, "{files:?}");
         let reason = "their names give no split, but those of others do";
-        let expected = left_out.map(|files| format!("left out {files} of no split): {reason}"));
-        assert_eq!(notes::about(folder.path()), Vec::from_iter(expected), "{files:?}");
+        let folder = folder.path().display().to_string();
+        let expected =
+            left_out.map(|files| format!("{folder}: left out {files} of no split): {reason}"));
+        assert_eq!(notes::about(&folder), Vec::from_iter(expected), "{files:?}");
     };
     let of_train = rows(&train);
     let of_test = rows(&test);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_pjrt::locate::Platform;
 use fulmen_pjrt::{CompileOptions, LoadedExecutable, NamedValue};
+use tracing::debug_span;
 
 use super::programs::{CompileKey, Programs};
 use super::{Peers, Runtime};
@@ -13,8 +14,7 @@ use crate::disk_cache::Slot;
 use crate::emit::{Captured, LargestValue};
 use crate::lower::{Lowered, lower};
 use crate::partitioner::compile_error;
-use crate::{Compiled, DType, Error, Function, Result, TensorType};
-use crate::{test_programs, timeline};
+use crate::{Compiled, DType, Error, Function, Result, TensorType, test_programs};
 
 /// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed
 /// that the process dies from a division by zero.
@@ -99,7 +99,7 @@ impl Runtime {
     /// # Errors
     /// The function has a fault, or a sharding does not fit the mesh.
     pub fn preload<'f>(&self, function: &'f Function) -> Result<Preloaded<'f>> {
-        let _load = timeline::named(|| format!("load {}", function.name()));
+        let _load = debug_span!("load", program = function.name()).entered();
         let lowered = lower(function, self.mesh(), self.platform())?;
         let key = self.compile_key(&lowered);
         // Processes agree on a program first.
@@ -308,7 +308,7 @@ impl Runtime {
         preloaded: Option<LoadedExecutable>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<(LoadedExecutable, Option<Duration>)> {
-        let _compile = timeline::named(|| format!("compile {}", function.name()));
+        let _compile = debug_span!("compile", program = function.name()).entered();
         let client = &self.shared.client;
         let slot = self.disk_cache.slot(client, function, &lowered.key, options);
         if let Some(stored) = preloaded.or_else(|| slot.as_ref()?.load()) {

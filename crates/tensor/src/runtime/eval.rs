@@ -59,7 +59,8 @@ impl Runtime {
     /// Compiles and runs several expressions as one program. The results stay on the devices,
     /// replicated. Values in the expressions are inputs of the program, so that the same
     /// expressions with other values are not compiled again. When a line compiles its fifth
-    /// program, there is a note; see [`set_note_handler`](crate::set_note_handler).
+    /// program, there is a note: an event of the crate `tracing`, or a line on standard error if the
+    /// process has no subscriber.
     ///
     /// # Errors
     /// As for [`Runtime::compile`], or the run fails.

@@ -128,14 +128,13 @@ fn mappings() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex, Weak};
-    use std::thread;
+    use std::sync::{Arc, Weak};
 
     use super::super::{Runtime, Shared};
     use super::{Limits, NonZeroUsize, mappings};
     use crate::{
         Accelerator, Argument, DType, Devices, Function, Literal, Sharding, Tensor, TensorType,
-        fori_loop, set_note_handler,
+        fori_loop, tests_notes,
     };
 
     fn runtime(devices: usize, programs: usize, mappings: usize) -> Runtime {
@@ -151,26 +150,21 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_programs_are_dropped() {
-        static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-        // Other tests of this process have notes too.
-        let own_thread = thread::current().id();
-        set_note_handler(move |note| {
-            if thread::current().id() == own_thread {
-                NOTES.lock().unwrap().push(note.to_owned());
-            }
-        });
+        tests_notes::collect();
         let runtime = runtime(1, 2, usize::MAX);
         let compiled = || runtime.metrics().value("UncachedCompile");
+        let mut line = 0;
         // More often than a line may compile new programs without a note.
         for round in 0..3 {
             for n in 1..=4 {
+                line = line!() + 1;
                 let ones = runtime.eval(Tensor::ones(DType::F32, [n]).neg()).unwrap();
                 assert_eq!(ones.to_f64(), vec![-1.0; n]);
                 assert_eq!(compiled(), 4 * round + n as u64);
                 assert!(kept(&runtime) <= 2);
             }
         }
-        assert_eq!(*NOTES.lock().unwrap(), [""; 0]);
+        assert_eq!(tests_notes::about(&format!("{}:{line}. ", file!())), [""; 0]);
         // The third program was used last, so the fourth is dropped for a new one.
         for (n, count) in [(3, 12), (5, 13), (3, 13), (4, 14)] {
             runtime.eval(Tensor::ones(DType::F32, [n]).neg()).unwrap();

@@ -2,25 +2,20 @@
 //! has no value.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use fulmen_pjrt::{CompileOptions, Effort};
 use fulmen_tensor::internal::with_eval_advice;
 use fulmen_tensor::{
     Accelerator, DType, Devices, Function, Runtime, Tensor, TensorType, cond, fori_loop, random,
-    scan, set_note_handler, while_loop,
+    scan, while_loop,
 };
+
+use crate::notes;
 
 /// A runtime with its own metrics.
 fn open(devices: usize) -> Runtime {
     Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap()
-}
-
-pub(crate) static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// Collects the notes of all tests from now on.
-pub(crate) fn keep_notes() {
-    set_note_handler(|note| NOTES.lock().unwrap().push(note.to_owned()));
 }
 
 /// Evaluates `record` of 20 different values, compares the results with `expected`, and returns the
@@ -185,7 +180,7 @@ fn what_is_a_value_already_needs_no_program() {
 
 #[test]
 fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
-    keep_notes();
+    notes::collect();
     let runtime = open(1);
     let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
     let mut lines = Vec::new();
@@ -201,16 +196,8 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
     run(line!(), 7, &|i| drop(runtime.eval(&(&x * (0.25 * i as f64))).unwrap()));
     run(line!(), 7, &|i| drop(runtime.eval(&sines.narrow(0, i, 2)).unwrap()));
     run(line!(), 7, &|i| drop(runtime.eval(&(0..=i).fold(x.cos(), |x, _| x.exp())).unwrap()));
-    let notes = NOTES.lock().unwrap();
-    let notes_of_lines: Vec<Vec<&String>> = lines
-        .iter()
-        .map(|line| {
-            notes
-                .iter()
-                .filter(|note| note.contains(&format!("one line, {}:{line}. ", file!())))
-                .collect()
-        })
-        .collect();
+    let notes_of_lines: Vec<Vec<String>> =
+        lines.iter().map(|line| notes::about(&format!("one line, {}:{line}. ", file!()))).collect();
     assert!(notes_of_lines[0].is_empty(), "{:?}", notes_of_lines[0]);
     let expected = [
         "differ in a shape or dtype: an input was f32[6], then f32[5]",
@@ -250,7 +237,7 @@ fn a_value_of_a_step_that_is_recorded_names_the_line_that_asked() {
 
 #[test]
 fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
-    keep_notes();
+    notes::collect();
     let runtime = open(1);
     let compiled = || runtime.metrics().value("UncachedCompile");
     let traced = Cell::new(0);
@@ -279,8 +266,7 @@ fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
     );
     assert_eq!(traced.get(), 3);
     // Only the first new shape causes a note.
-    let notes: Vec<String> =
-        NOTES.lock().unwrap().iter().filter(|note| note.contains("`norm`")).cloned().collect();
+    let notes = notes::about("`norm`");
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("input 0 was f32[2], then f32[3]"), "{notes:?}");
 

@@ -23,6 +23,7 @@ mod libtpu;
 mod lines;
 mod many_devices;
 mod no_devices;
+mod notes;
 mod operations;
 mod passes;
 mod precision;

@@ -5,7 +5,7 @@ use fulmen_tensor::{
     checkpoint, cond, custom_gradient, fori_loop, grad, map, scan, switch, while_loop,
 };
 
-use crate::evals::{NOTES, keep_notes};
+use crate::notes;
 
 #[derive(Clone, Tree)]
 struct State {
@@ -291,16 +291,15 @@ fn a_jitted_function_takes_and_returns_a_struct() {
 
 #[test]
 fn mistakes_and_notes_name_the_inputs_of_a_jitted_function() {
-    keep_notes();
+    notes::collect();
     let runtime = runtime();
     let mut moved = runtime.jit("moved by", |(state, by): (State, Tensor)| state.position + by);
     moved.call((state(false), scalar(1.0))).unwrap();
     let mut wide = state(false);
     wide.position = Tensor::zeros(DType::F32, [3]);
     moved.call((wide, scalar(1.0))).unwrap();
-    let notes = NOTES.lock().unwrap().clone();
-    let of = |name: &str| notes.iter().filter(|n| n.contains(name)).cloned().collect::<Vec<_>>();
-    assert!(of("`moved by`")[0].contains("input 0.position was f32[], then f32[3]"), "{notes:?}");
+    let notes = notes::about("`moved by`");
+    assert!(notes[0].contains("input 0.position was f32[], then f32[3]"), "{notes:?}");
     let error = moved.call((state(true), scalar(1.0))).unwrap_err().to_string();
     let expected = "`moved by` was first called with 6 tensors, and is now called with 7; pass the same tensors";
     assert!(error.starts_with(expected), "{error}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::TrainDuration;
 use crate::callbacks::callback::Callback;
-use crate::console::note;
+use crate::console::inform;
 use crate::hooks::{FitStart, Progress};
 use crate::rules::freeze::Freeze;
 use crate::rules::step_rule::StepRule;
@@ -133,7 +133,7 @@ impl Callback for BackboneFinetuning {
 
     fn on_train_batch_start(&mut self, progress: &Progress) {
         if let Some(line) = self.announcement(progress) {
-            note(&line);
+            inform!("{line}");
         }
     }
 }

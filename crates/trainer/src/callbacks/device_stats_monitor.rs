@@ -48,7 +48,7 @@ impl Callback for DeviceStatsMonitor {
         if let Some(Err(error)) = self.devices.first().map(Device::memory_stats)
             && !std::mem::replace(&mut self.warned, true)
         {
-            note(&format!("note: DeviceStatsMonitor logs only the memory of the host: {error}"));
+            note!("DeviceStatsMonitor logs only the memory of the host: {error}");
         }
     }
 

@@ -23,7 +23,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit as Suffix};
 
 use crate::callbacks::callback::Callback;
-use crate::console::note;
+use crate::console::inform;
 use crate::goodput::STEP_TIME;
 use crate::hooks::{FitStart, Progress};
 use crate::{Actions, LogPoint, Result, error};
@@ -77,7 +77,7 @@ impl MetricsEndpoint {
             .name("fulmen-metrics".into())
             .spawn(serve)
             .map_err(failed)?;
-        note(&format!("metrics: http://{address}/metrics"));
+        inform!("metrics: http://{address}/metrics");
         Ok(MetricsEndpoint { address, latest, stop, thread: Some(thread) })
     }
 }

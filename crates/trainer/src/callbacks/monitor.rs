@@ -1,6 +1,6 @@
 //! [`Monitored`]: the metric that a callback watches, and whether one value is better than another.
 
-use crate::console::note;
+use crate::console::warning;
 use crate::{Actions, LogPoint};
 
 /// Whether a metric is better when smaller or when larger.
@@ -115,7 +115,7 @@ impl Monitored {
             if self.strict && (self.has_validated || !self.needs_validation) {
                 actions.fail(format!("{missing}. With strict(false) it only warns"));
             } else {
-                note(&format!("warning: {missing}"));
+                warning!("{missing}");
             }
         }
         value

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::throughput::{Rates, Throughput};
-use crate::console::{log_line, print_line};
+use crate::console::{log_line, print_line, set_bar};
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
 use crate::plan::NO_LIMIT;
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink, TrainStart};
@@ -102,13 +102,6 @@ impl ProgressBar {
         ProgressBar::default()
     }
 
-    fn line(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| print_line(text)),
-            None => print_line(text),
-        }
-    }
-
     /// Whether a step without a bar should try to show one. Most steps need not ask the system.
     fn may_show(&mut self) -> bool {
         if self.asked.is_some_and(|asked| asked.elapsed() < ASK_INTERVAL) {
@@ -163,6 +156,7 @@ impl ProgressBar {
             bar.reset_eta();
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
             bar.tick();
+            set_bar(self.bar.clone());
         }
     }
 
@@ -189,6 +183,7 @@ impl ProgressBar {
 
     fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
+            set_bar(None);
             bar.finish_and_clear();
         }
     }
@@ -276,7 +271,7 @@ impl Callback for ProgressBar {
                 )
             }
         };
-        self.line(&format!(
+        print_line(&format!(
             "Training {} in {}, matmul precision {}, on {} ({devices}): {length}, {}",
             quantity(start.num_parameters, "parameter"),
             start.precision,
@@ -290,9 +285,9 @@ impl Callback for ProgressBar {
         match start.epoch {
             0 => {}
             epoch if epoch < start.plan.max_epochs => {
-                self.line(&format!("Resuming after epoch {epoch}"))
+                print_line(&format!("Resuming after epoch {epoch}"))
             }
-            epoch => self.line(&format!(
+            epoch => print_line(&format!(
                 "Resuming after epoch {epoch}: there is nothing left to train; raise max_epochs"
             )),
         }
@@ -305,7 +300,7 @@ impl Callback for ProgressBar {
     fn on_compile_end(&mut self, program: &str, time: Option<Duration>) {
         self.compiling = None;
         if let Some(time) = time {
-            self.line(&format!("Compiled the {program} in {}", duration(time.as_secs_f64())));
+            print_line(&format!("Compiled the {program} in {}", duration(time.as_secs_f64())));
         }
     }
 
@@ -368,7 +363,7 @@ impl Callback for ProgressBar {
         // reports the result.
         let within_epoch = self.training.is_some_and(|training| training.batch < training.batches);
         if actions.is_fitting() && within_epoch {
-            self.line(&format!(
+            print_line(&format!(
                 "{}, step {}: {}",
                 self.epoch_title(point.epoch),
                 point.global_step,
@@ -408,7 +403,7 @@ impl Callback for ProgressBar {
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
         let speed =
             self.speed(point.global_step).map_or_else(String::new, |speed| format!(", {speed}"));
-        self.line(&format!(
+        print_line(&format!(
             "{}: {} ({}{speed})",
             self.epoch_title(point.epoch),
             metrics_line(point),
@@ -425,12 +420,12 @@ impl Callback for ProgressBar {
         {
             let epoch = self.epoch_title(point.epoch);
             let step = point.global_step;
-            self.line(&format!("{epoch}, ended at step {step}: {}", metrics_line(point)));
+            print_line(&format!("{epoch}, ended at step {step}: {}", metrics_line(point)));
         }
         if let Some(reason) = &summary.stopped {
-            self.line(&format!("Stopped: {reason}"));
+            print_line(&format!("Stopped: {reason}"));
         }
-        self.line(&summary.goodput.to_string());
+        print_line(&summary.goodput.to_string());
     }
 
     fn on_exception(&mut self, _: &Error, _: &mut Actions) {

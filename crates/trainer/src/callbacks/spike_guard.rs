@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::callbacks::callback::Callback;
-use crate::console::note;
+use crate::console::warning;
 use crate::hooks::FitStart;
 use crate::rules::skip_spikes::SkipSpikes;
 use crate::rules::step_rule::StepRule;
@@ -143,12 +143,12 @@ impl Callback for SpikeGuard {
             if skipped > reported {
                 let optimizer =
                     suffix.strip_prefix('-').map_or(String::new(), |name| format!(" of `{name}`"));
-                note(&format!(
-                    "warning: SpikeGuard skipped step {last}{optimizer}: its loss or gradients were too large or not finite; \
+                warning!(
+                    "SpikeGuard skipped step {last}{optimizer}: its loss or gradients were too large or not finite; \
                      {} skipped since the last log point, {skipped} of the run's {} steps",
                     skipped - *reported,
                     point.global_step
-                ));
+                );
             }
             *reported = *skipped;
         }

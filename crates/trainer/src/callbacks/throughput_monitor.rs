@@ -57,7 +57,7 @@ impl Callback for ThroughputMonitor {
             _ => return,
         };
         if !std::mem::replace(&mut self.warned, true) {
-            note(&format!("note: ThroughputMonitor logs no mfu: {reason}"));
+            note!("ThroughputMonitor logs no mfu: {reason}");
         }
     }
 

@@ -10,7 +10,7 @@ use fulmen_checkpoint::{Store, TieredStore, list, open_store, remove_unfinished}
 use fulmen_durable::{FolderLock, NewFile};
 
 use super::{OpenStore, check_writable, local, runs};
-use crate::console::note;
+use crate::console::warning;
 use crate::{Options, Result, error};
 
 /// The time between two copies to `checkpoint_dir`.
@@ -47,7 +47,7 @@ pub(crate) fn opener(options: &Options) -> Result<OpenStore> {
         )));
     }
     if !local_dir.as_os_str().is_empty() {
-        let warn = |failure: &str| note(&format!("warning: {failure}"));
+        let warn = |failure: &str| warning!("{failure}");
         store = Arc::new(TieredStore::new(local(local_dir), store, COPY_INTERVAL, warn));
     }
     Ok(Arc::new(move |folder: &Path| if folder == dir { store.clone() } else { local(folder) }))

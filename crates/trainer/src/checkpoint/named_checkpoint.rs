@@ -8,7 +8,7 @@ use fulmen_checkpoint::{ListedCheckpoint, list, open_store};
 use serde_json::{Map, Value as Json};
 
 use crate::checkpoint::locations;
-use crate::console::note;
+use crate::console::{init_logging, warning};
 use crate::{Error, Options, Result, Resume, checkpoint, error};
 
 /// The checkpoint that the options name.
@@ -137,11 +137,12 @@ impl NamedCheckpoint<'_> {
 /// # Errors
 /// The options contradict each other, or a file cannot be read.
 pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, Json>)>> {
+    init_logging();
     let Some(named) = NamedCheckpoint::to_resume(options)? else { return Ok(None) };
     let read = named.read(options, checkpoint::run_config)?;
     Ok(read.map(|(path, config)| (path, config.arguments)))
 }
 
 pub(super) fn warn_skipped(error: &Error) {
-    note(&format!("warning: {error}\nTrying the checkpoint before it."));
+    warning!("{error}\nTrying the checkpoint before it.");
 }

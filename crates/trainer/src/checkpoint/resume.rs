@@ -15,7 +15,7 @@ use crate::checkpoint::locations;
 use crate::checkpoint::named_checkpoint::NamedCheckpoint;
 use crate::checkpoint::restore::{Value, match_tensors, restore, values};
 use crate::checkpoint::{self, Position};
-use crate::console::note;
+use crate::console::{inform, note};
 use crate::logs::LogLayout;
 use crate::process_group::ProcessGroup;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
@@ -72,16 +72,16 @@ impl ResumePoint {
         match found {
             Some((path, begun)) => {
                 if begun.is_ok() {
-                    note(&format!("resuming from {}", path.display()));
+                    inform!("resuming from {}", path.display());
                 }
                 begun
             }
             None => {
                 if named.is_some() {
-                    note(&format!(
-                        "note: there is no checkpoint of this program under {}: starting from the beginning",
+                    note!(
+                        "there is no checkpoint of this program under {}: starting from the beginning",
                         root.display()
-                    ));
+                    );
                 }
                 let position = Position { seed: options.seed, ..Position::default() };
                 try_begin(Ok(ResumePoint {

@@ -10,14 +10,14 @@ use std::thread::{self, JoinHandle};
 use fulmen_checkpoint::{CheckpointWriter, Part, Rectangle, Run, WrittenShard, remove};
 use fulmen_nn::safetensors::to_format;
 use fulmen_pjrt::HostBuffer;
-use fulmen_tensor::timeline::span;
 use fulmen_tensor::{
     Argument, Block, Compiled, DeviceArray, DevicePart, Literal, Runtime, TensorType,
 };
+use tracing::debug_span;
 
 use super::agreement::not_shared;
 use super::{OpenStore, store_and_name};
-use crate::console::note;
+use crate::console::warning;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::process_group::ProcessGroup;
 use crate::state::names::is_training_state;
@@ -202,7 +202,7 @@ impl SaveJob {
     /// Runs the job on this thread. An earlier checkpoint of the same name stays until the new one
     /// is complete.
     pub(crate) fn run(mut self) -> SaveOutcome {
-        let _write = span("write checkpoint");
+        let _write = debug_span!("write checkpoint").entered();
         let mut last_complete = self.outcome.last.clone();
         for (save, run) in std::mem::take(&mut self.saves) {
             if let Err(error) = self.save(&save, run) {
@@ -237,7 +237,7 @@ impl SaveJob {
             let removed = store_and_name(&*self.open, path)
                 .and_then(|(store, name)| remove(&store, &name).map_err(error::checkpoint_file));
             if let Err(error) = removed {
-                note(&format!("warning: cannot remove a checkpoint: {error}"));
+                warning!("cannot remove a checkpoint: {error}");
             }
         }
         self.outcome

@@ -9,7 +9,7 @@ use fulmen_nn::weights::{StateDict, Strictness};
 use crate::checkpoint;
 use crate::checkpoint::locations;
 use crate::checkpoint::named_checkpoint::NamedCheckpoint;
-use crate::console::note;
+use crate::console::{inform, note};
 use crate::state::names::is_training_state;
 use crate::{Options, Result, error};
 
@@ -51,7 +51,7 @@ impl Weights {
     /// The option is `last` or `best`, but no run of this program has such a checkpoint.
     pub fn from_options(options: &Options) -> Result<Weights> {
         let Some(named) = NamedCheckpoint::by_path(options) else {
-            note("note: ckpt_path is not set, so the weights are the module's initial ones");
+            note!("ckpt_path is not set, so the weights are the module's initial ones");
             return Ok(Weights::Current);
         };
         if let NamedCheckpoint::Path(path) = named {
@@ -65,7 +65,7 @@ impl Weights {
                 root.display()
             ))
         })?;
-        note(&format!("using the weights of {}", path.display()));
+        inform!("using the weights of {}", path.display());
         Ok(Weights::File(path))
     }
 }

@@ -8,8 +8,8 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use fulmen_data::DataLoader;
-use fulmen_tensor::timeline::numbered;
 use fulmen_tensor::{DeviceArray, Literal, Runtime};
+use tracing::debug_span;
 
 use crate::bad_samples::BadSampleCount;
 use crate::callbacks::hook_calls::Hooks;
@@ -172,7 +172,7 @@ impl Evaluation {
         let mut executor = Executor::<()>::new(runtime, process_group, None);
         let loaded = loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0);
         for (batch, number) in loaded.zip(1..) {
-            let _step = numbered("evaluation step", number);
+            let _step = debug_span!("evaluation step", number).entered();
             let (_, outputs) =
                 executor.step(&self.step, &mut FixedWeights(values), &mut sums, None, &batch?)?;
             media.get_or_insert(outputs);

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use fulmen_coordination::Halt;
 use fulmen_data::DeviceBatch;
-use fulmen_tensor::timeline::span;
 use fulmen_tensor::{Completion, DeviceArray, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
+use tracing::debug_span;
 
 use crate::executor::progress_file::step_finished;
 use crate::process_group::{self, ProcessGroup};
@@ -134,7 +134,7 @@ impl<T> Executor<T> {
 
     fn wait_for_oldest(&mut self, message: &str) -> Result<()> {
         let Some(done) = self.in_flight.pop_front() else { return Ok(()) };
-        let _wait = span("wait for device");
+        let _wait = debug_span!("wait for device").entered();
         if let Some(process_group) = &self.process_group {
             process_group.wait_until(|| done.is_ready())?;
         }

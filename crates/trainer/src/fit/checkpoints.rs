@@ -8,12 +8,12 @@ use std::time::Duration;
 use fulmen_checkpoint::Run;
 use fulmen_durable::messages::memory;
 use fulmen_tensor::Literal;
-use fulmen_tensor::timeline::span;
+use tracing::debug_span;
 
 use super::Fit;
 use crate::checkpoint::save::{CopyProgram, SaveOutcome, StateTensor};
 use crate::checkpoint::{self, Position, locations};
-use crate::console::note;
+use crate::console::{note, warning};
 use crate::goodput::TimeBucket;
 use crate::hooks::CheckpointFile;
 use crate::hooks::actions::{CheckpointRole, Save};
@@ -51,7 +51,7 @@ impl Fit<'_> {
                 .and_then(|()| self.finish_saving());
         }
         if let Err(error) = saved.and_then(|()| self.finish_copies()) {
-            note(&format!("warning: cannot save the state after the failure: {error}"));
+            warning!("cannot save the state after the failure: {error}");
         }
     }
 
@@ -73,11 +73,11 @@ impl Fit<'_> {
         match self.finish_saving() {
             Err(error) if error.is_disk_full() && self.failed_saves + 1 < MAX_FAILED_SAVES => {
                 self.failed_saves += 1;
-                note(&format!(
-                    "warning: {error}\nTraining continues, and the next save tries again. After {MAX_FAILED_SAVES} saves in a \
+                warning!(
+                    "{error}\nTraining continues, and the next save tries again. After {MAX_FAILED_SAVES} saves in a \
                      row that fail, training ends; {} failed so far",
                     self.failed_saves
-                ));
+                );
                 Ok(true)
             }
             finished => {
@@ -157,7 +157,7 @@ impl Fit<'_> {
         removals: Vec<PathBuf>,
         logs: Vec<(String, Literal)>,
     ) -> Result<()> {
-        let _checkpoint = span("checkpoint");
+        let _checkpoint = debug_span!("checkpoint").entered();
         let before = self.session.clock.enter(TimeBucket::Checkpoint);
         self.start_saving(saves, removals, logs)?;
         self.session.clock.enter(before);
@@ -283,13 +283,13 @@ pub(super) fn copy_program(
     let [whole, part] =
         [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
     if limit.is_some() && part < whole {
-        note(&format!(
-            "note: in addition to the step, each device has memory for a copy of {} of the {} of training state; \
+        note!(
+            "in addition to the step, each device has memory for a copy of {} of the {} of training state; \
              at each checkpoint, training waits while the rest goes to the host. The strategy fsdp on more devices makes \
              the state of each device smaller",
             memory(part),
             memory(whole)
-        ));
+        );
     }
     if copied.is_empty() {
         return Ok(None);

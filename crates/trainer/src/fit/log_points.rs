@@ -2,7 +2,7 @@
 //! callbacks.
 
 use fulmen_tensor::Literal;
-use fulmen_tensor::timeline::span;
+use tracing::debug_span;
 
 use super::Fit;
 use crate::executor::fit_read::{FitRead, ReadKind};
@@ -32,7 +32,7 @@ impl Fit<'_> {
         let Some((FitRead { position, kind }, values)) = self.step.executor.next_read()? else {
             return Ok(false);
         };
-        let _log_point = span("log point");
+        let _log_point = debug_span!("log point").entered();
         match kind {
             ReadKind::Log { factor } => {
                 let sums = self.add_to_epoch(&values)?;

@@ -17,12 +17,12 @@ use std::time::Instant;
 use fulmen_data::{DataLoader, DeviceBatches, LoaderReport};
 use fulmen_loggers::Status;
 use fulmen_tensor::DeviceArray;
-use fulmen_tensor::timeline::{numbered, span};
+use tracing::debug_span;
 
 use crate::callbacks::hook_calls::Hooks;
 use crate::checkpoint::locations::RunFiles;
 use crate::checkpoint::save::{CopyProgram, SaveThread};
-use crate::console::note;
+use crate::console::hint;
 use crate::goodput::{STEP_TIME, TimeBucket};
 use crate::hooks::actions::Actions;
 use crate::logs::{LogRange, Sums};
@@ -134,11 +134,7 @@ impl Fit<'_> {
         let loader = self.step.train.report();
         self.session.record.fit_advice = self.advice(&loader);
         if result.is_ok() {
-            self.session
-                .record
-                .fit_advice
-                .iter()
-                .for_each(|advice| note(&format!("hint: {advice}")));
+            self.session.record.fit_advice.iter().for_each(|advice| hint!("{advice}"));
         }
         self.session.record.loader = Some(loader);
         self.report_end(result.as_ref().err());
@@ -251,9 +247,9 @@ impl Fit<'_> {
         }
         let mut last: Option<Instant> = None;
         while self.step.position.batch < batches {
-            let _step = numbered("step", self.step.position.global_step + 1);
+            let _step = debug_span!("step", number = self.step.position.global_step + 1).entered();
             let wait_start = Instant::now();
-            let wait = span("wait for batch");
+            let wait = debug_span!("wait for batch").entered();
             let batch = stream
                 .next()
                 .ok_or_else(|| error::data("the loader ended in the middle of an epoch"))??;

@@ -13,7 +13,7 @@ use fulmen_tensor::DType;
 use parking_lot::Mutex;
 
 use super::Fit;
-use crate::console::note;
+use crate::console::warning;
 use crate::hooks::FitStart;
 use crate::program::StepCost;
 use crate::session::Session;
@@ -219,7 +219,7 @@ impl Writer {
         if let Err(error) = written
             && !std::mem::replace(&mut self.warned, true)
         {
-            note(&format!("warning: cannot write the report of the run: {error}"));
+            warning!("cannot write the report of the run: {error}");
         }
     }
 }

@@ -17,7 +17,7 @@ use super::validation::Validation;
 use crate::callbacks::hook_calls::Hooks;
 use crate::checkpoint::locations::{self, RunFiles};
 use crate::checkpoint::resume::ResumePoint;
-use crate::console::note;
+use crate::console::{inform, note};
 use crate::evaluation::Evaluation;
 use crate::hooks::actions::Actions;
 use crate::hooks::{CheckpointFile, FitStart};
@@ -77,9 +77,9 @@ struct OpenedRun<'a> {
 fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<RunFiles> {
     let checkpoints = session.choices.options.enable_checkpointing;
     if checkpoints && !train.is_ordered() {
-        note(
-            "note: the training loader is not ordered (ordered(false)): if the run is interrupted within an epoch, it can \
-             only resume from the checkpoint at the end of an epoch",
+        note!(
+            "the training loader is not ordered (ordered(false)): if the run is interrupted within an epoch, it can \
+             only resume from the checkpoint at the end of an epoch"
         );
     }
     match session.start_run()? {
@@ -177,7 +177,7 @@ impl<'a> Fit<'a> {
 /// Prints what a step costs, and what its methods named `auto` take.
 fn say(start: &TrainStart, kernels: Vec<String>) {
     let cost = start.cost().map(ToString::to_string);
-    cost.into_iter().chain(kernels).for_each(|line| note(&line));
+    cost.into_iter().chain(kernels).for_each(|line| inform!("{line}"));
 }
 
 /// Compiles the programs that the module declares.

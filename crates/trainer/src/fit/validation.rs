@@ -1,10 +1,10 @@
 //! Validation in a fit: selects the sets that are due, runs over them, and builds the log point.
 
-use fulmen_tensor::timeline::span;
 use fulmen_tensor::{DeviceArray, Literal};
+use tracing::debug_span;
 
 use super::Fit;
-use crate::console::note;
+use crate::console::warning;
 use crate::evaluation::{Evaluation, EvaluationResult, evaluation_point};
 use crate::goodput::TimeBucket;
 use crate::hooks::Progress;
@@ -92,9 +92,7 @@ impl Fit<'_> {
             let literals = process_group::wait_for_literals(process_group, pending)?;
             let point = evaluation_point([&set.evaluation], &literals, self.step.position.step())?;
             for (name, value) in point.columns().iter().filter(|(_, value)| !value.is_finite()) {
-                note(&format!(
-                    "warning: {name} is {value} in the sanity check, before the first step"
-                ));
+                warning!("{name} is {value} in the sanity check, before the first step");
             }
         }
         self.hooks.on_sanity_check_end();
@@ -114,7 +112,7 @@ impl Fit<'_> {
     }
 
     fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
-        let _validation = span("validation");
+        let _validation = debug_span!("validation").entered();
         let mut arrays = Vec::new();
         let runtime = &self.session.runtime;
         let process_group = self.step.executor.process_group();

@@ -59,9 +59,7 @@ pub(crate) fn check() -> Result<()> {
     let unread = unread(std::env::vars_os())?;
     if !unread.is_empty() {
         let names = unread.join(", ");
-        NOTED.call_once(|| {
-            note(&format!("note: these environment variables have no effect on Fulmen: {names}"))
-        });
+        NOTED.call_once(|| note!("these environment variables have no effect on Fulmen: {names}"));
     }
     Ok(())
 }
@@ -81,7 +79,7 @@ pub(crate) fn note_unused(args: &TrainerArgs) {
     static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     for line in args.unused_env(|name| std::env::var_os(name)) {
         if NOTED.lock().insert(line.clone()) {
-            note(&format!("note: {line}"));
+            note!("{line}");
         }
     }
 }

@@ -21,7 +21,7 @@ use run_fingerprint::run_fingerprint;
 pub(crate) use run_fingerprint::{RunFingerprint, add_program};
 pub(crate) use runtime::check_alone;
 
-use crate::console::{print_line, silence};
+use crate::console::{from_each_process, silence};
 use crate::error::peer_signal;
 use crate::{Error, Options, Result, Signal, error};
 
@@ -99,7 +99,7 @@ impl ProcessGroup {
         let env = |name: &str| std::env::var_os(name);
         WATCHED.call_once(|| {
             on_preemption(env, |message| {
-                print_line(message);
+                from_each_process!(WARN, "{message}");
                 Signal::Terminate.raise();
             });
         });
@@ -123,13 +123,13 @@ impl ProcessGroup {
         let expected = process.coordinator().to_owned();
         let coordination = Coordination::builder(process)
             .timeouts(timeouts.clone())
-            .on_waiting(print_line)
+            .on_waiting(|text| from_each_process!(INFO, "{text}"))
             .on_listening(move |address| {
                 if address != expected {
-                    print_line(&format!("the coordinator listens at {address}"));
+                    from_each_process!(INFO, "the coordinator listens at {address}");
                 }
             })
-            .on_refused(print_line)
+            .on_refused(|text| from_each_process!(INFO, "{text}"))
             .join()?;
         let mut process_group = ProcessGroup::new(coordination, timeouts.heartbeat, runtime::check);
         process_group.file_timeout = file_timeout;
@@ -319,12 +319,13 @@ impl ProcessGroup {
             let waited = started.elapsed();
             if !noted && waited >= FILE_NOTE_AFTER.min(self.file_timeout / 2) {
                 noted = true;
-                print_line(&format!(
+                from_each_process!(
+                    INFO,
                     "{} does not see yet what another process has written to {}; it waits for {} s (FULMEN_FILE_TIMEOUT)",
                     self.describe(self.process().index()),
                     path.display(),
                     self.file_timeout.as_secs_f64(),
-                ));
+                );
             }
             if waited >= self.file_timeout {
                 return Ok(false);
@@ -380,7 +381,7 @@ impl ProcessGroup {
             while attended.load(Ordering::SeqCst) > 0 {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            print_line(&format!("error: {error}"));
+            from_each_process!(ERROR, "{error}");
             fulmen_signals::exit(signal.exit_code());
         });
     }
@@ -399,9 +400,10 @@ impl ProcessGroup {
         self.coordination.on_failure(move |error| {
             std::thread::sleep(grace);
             if !is_over.load(Ordering::SeqCst) {
-                print_line(&format!(
-                    "error: {error}\nThe devices still wait for it, so this process ends itself."
-                ));
+                from_each_process!(
+                    ERROR,
+                    "{error}\nThe devices still wait for it, so this process ends itself."
+                );
                 let signal =
                     peer_signal(error).or(error.is_peer_silent().then_some(Signal::Terminate));
                 fulmen_signals::exit(signal.map_or(1, Signal::exit_code));
@@ -482,7 +484,7 @@ impl Drop for ProcessGroup {
             && self.health().is_ok()
             && let Err(error) = self.coordination.shutdown(NO_TIMEOUT)
         {
-            print_line(&format!("error: {error}"));
+            from_each_process!(ERROR, "{error}");
         }
     }
 }

@@ -8,7 +8,7 @@ use fulmen_data::DataLoader;
 use fulmen_nn::{Parameter, scanned};
 use fulmen_tensor::{DType, Function, Variable};
 
-use crate::console::note;
+use crate::console::warning;
 use crate::plan::NO_LIMIT;
 use crate::program::evaluation_set::{Cadence, EvaluationSets};
 use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
@@ -169,12 +169,12 @@ pub(crate) fn set_up(module: &dyn TrainingModule, config: &StepConfig) -> Result
     };
     let narrow: Vec<_> = module.parameters().into_iter().filter_map(title).collect();
     if let Some(first) = narrow.first() {
-        note(&format!(
-            "warning: the precision is {}, but {} parameters have 16 bits (the first is {first}); they are not converted. \
+        warning!(
+            "the precision is {}, but {} parameters have 16 bits (the first is {first}); they are not converted. \
              module.to_dtype(DType::F32) converts them to f32",
             config.options.precision,
             narrow.len()
-        ));
+        );
     }
     Ok(())
 }
@@ -193,14 +193,14 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
             .chain(after.iter().filter(|name| !before.contains(name)))
             .map(|name| format!("`{name}`"))
             .collect();
-        note(&format!(
-            "warning: on_after_setup changed the number of parameters from {} to {} ({count} to {} elements): {}. Tied \
+        warning!(
+            "on_after_setup changed the number of parameters from {} to {} ({count} to {} elements): {}. Tied \
              parameters are one parameter, in the optimizer and in checkpoints",
             before.len(),
             after.len(),
             module.num_parameters(),
             differ.join(", ")
-        ));
+        );
     }
     Ok(())
 }

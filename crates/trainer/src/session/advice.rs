@@ -16,7 +16,7 @@ use fulmen_preflight::{Generation, Warning, warnings};
 use fulmen_tensor::internal::host_reads;
 use fulmen_tensor::{Function, MatmulPrecision, Mesh, RecordedOp, Runtime};
 
-use crate::console::note;
+use crate::console::hint;
 use crate::program::{CompiledStep, StepProgram};
 use crate::step_config::StepConfig;
 use crate::{Goodput, Precision, Result, Strategy};
@@ -71,7 +71,7 @@ pub(crate) fn note_repeated_work(
     let recorded = step.recorded().ok()?;
     let warning = warnings::repeated_work(&recorded, step.parameter_shardings(), mesh, &module)?;
     let hint = line(warning);
-    note(&format!("hint: {hint}"));
+    hint!("{hint}");
     Some(hint)
 }
 

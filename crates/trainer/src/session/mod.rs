@@ -5,7 +5,6 @@ pub(crate) mod advice;
 mod dump;
 mod environment;
 mod profiler;
-mod trace_file;
 
 pub(crate) use environment::host_name;
 
@@ -24,7 +23,7 @@ use crate::callbacks::hook_calls::Callbacks;
 use crate::checkpoint::OpenStore;
 use crate::checkpoint::run_config::RunConfig;
 use crate::checkpoint::weights::load_values;
-use crate::console::{log_line, log_to, note};
+use crate::console::{inform, log_line, log_to, warning};
 use crate::goodput::{Clock, TimeBucket};
 use crate::position::StepPosition;
 use crate::process_group::{self, ProcessGroup};
@@ -92,7 +91,7 @@ impl Session {
     /// Starts the thread of these loggers.
     pub(crate) fn loggers(loggers: Vec<Box<dyn Logger>>) -> Result<Loggers> {
         let failed = |e| Error::usage(format!("cannot start the thread of the loggers: {e}"));
-        Loggers::new(loggers, LOGGER_TIMEOUT, note).map_err(failed)
+        Loggers::new(loggers, LOGGER_TIMEOUT, |text| warning!("{text}")).map_err(failed)
     }
 
     /// The configuration of steps for these devices.
@@ -138,7 +137,7 @@ impl Session {
             let path = folder.join("environment.json");
             self.loggers.run("environment", move || {
                 if let Err(error) = environment::write(&path, environment, &runtime) {
-                    note(&format!("warning: cannot write {}: {error}", path.display()));
+                    warning!("cannot write {}: {error}", path.display());
                 }
             });
             let config = self.run_config.config.as_deref().unwrap_or_default();
@@ -149,7 +148,7 @@ impl Session {
             );
             written.map_err(|e| error::logger(&folder, e))?;
             self.record.profiler =
-                Some(RunProfiler::start(&folder, self.choices.options.profiler, &self.runtime));
+                Some(RunProfiler::start(&folder, self.choices.options.profiler, &self.runtime)?);
         }
         self.record.run_dir = Some(folder.clone());
         Ok(Some(folder))
@@ -200,7 +199,7 @@ impl Session {
         let compiled = self.runtime.compile_announced(preloaded, |difference| {
             announced = true;
             if let Some(difference) = difference {
-                note(&format!("the compile cache has a different `{program}`: {difference}"));
+                inform!("the compile cache has a different `{program}`: {difference}");
             }
             self.callbacks.each(|callback| callback.on_compile_start(program));
         });
@@ -227,10 +226,7 @@ impl Session {
         self.record.dumped += 1;
         let dumped = dump(folder, self.record.dumped, program, function, compiled, &self.runtime);
         if let Err(error) = dumped {
-            note(&format!(
-                "warning: dump_dir: cannot write `{program}` to {}: {error}",
-                folder.display()
-            ));
+            warning!("dump_dir: cannot write `{program}` to {}: {error}", folder.display());
         }
     }
 

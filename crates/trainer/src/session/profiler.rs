@@ -4,7 +4,7 @@
 //! The request and the answer are files in the run's folder. A separate thread looks for requests.
 //! The training loop is not involved, so a run between steps answers too.
 //!
-//! The recording itself is in `fulmen_tensor::timeline` and `fulmen_pjrt::Profile`.
+//! The recording itself is in [`Recording`] and `fulmen_pjrt::Profile`.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,15 +14,13 @@ use std::{fs, io};
 
 use fulmen_pjrt::{Plugin, Profile};
 use fulmen_tensor::Runtime;
-use fulmen_tensor::timeline::Recording;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use super::environment::host_name;
-use super::trace_file;
-use crate::Profiler;
-use crate::console::note;
+use crate::console::{inform, note, warning};
 use crate::executor::progress_file::finished_steps;
+use crate::{Profiler, Recording, Result};
 
 /// The file that requests a profile, and the answer in the profile's folder.
 const REQUEST: &str = "profile.request";
@@ -80,13 +78,21 @@ pub(super) struct RunProfiler {
 
 impl RunProfiler {
     /// Starts to record, if the option says so, and to look for requests in the folder of a run.
-    pub(super) fn start(run_dir: &Path, option: Profiler, runtime: &Runtime) -> RunProfiler {
+    ///
+    /// # Errors
+    /// The option says so, and the subscriber of this process has no layer for it.
+    pub(super) fn start(
+        run_dir: &Path,
+        option: Profiler,
+        runtime: &Runtime,
+    ) -> Result<RunProfiler> {
+        let recording = (option != Profiler::None).then(Recording::start).transpose();
         let (sender, ended) = channel();
         let steps = Request { id: "xla".into(), steps: Some(XLA_STEPS), seconds: MAX_SECONDS };
         let profiler = ProfilerThread {
             run_dir: run_dir.to_owned(),
             plugin: runtime.client().plugin().clone(),
-            run_recording: (option != Profiler::None).then(Recording::start),
+            run_recording: recording.map_err(|e| e.context("profiler"))?,
             planned: (option == Profiler::Xla).then_some(steps),
             steps_before: finished_steps(),
             ended,
@@ -94,9 +100,9 @@ impl RunProfiler {
         let thread = thread::Builder::new()
             .name("fulmen-profiler".into())
             .spawn(move || profiler.run())
-            .inspect_err(|e| note(&format!("warning: cannot start the thread for traces: {e}")))
+            .inspect_err(|e| warning!("cannot start the thread for traces: {e}"))
             .ok();
-        RunProfiler { ended: Some(sender), thread }
+        Ok(RunProfiler { ended: Some(sender), thread })
     }
 }
 
@@ -130,9 +136,7 @@ impl ProfilerThread {
             {
                 let answer = self.answer(&planned);
                 if let Some(error) = answer["plugin_error"].as_str() {
-                    note(&format!(
-                        "note: profiler: xla records only the threads of this process: {error}"
-                    ));
+                    note!("profiler: xla records only the threads of this process: {error}");
                 }
             }
             if let Some(request) = self.take_request() {
@@ -140,28 +144,21 @@ impl ProfilerThread {
             }
         }
         if self.planned.is_some() {
-            note(&format!(
-                "note: profiler: the run ended before step {FIRST_STEPS}, where xla starts to record"
-            ));
+            note!("profiler: the run ended before step {FIRST_STEPS}, where xla starts to record");
         }
         if let Some(recording) = self.run_recording.take() {
-            let timeline = recording.timeline();
-            drop(recording);
             let path = self.run_dir.join("trace.json");
-            match trace_file::write(&path, &timeline) {
-                Ok(()) => {
-                    note(&format!(
+            match recording.write(&path) {
+                Ok(lost) => {
+                    inform!(
                         "The trace of the run is {}; open it in ui.perfetto.dev",
                         path.display()
-                    ));
-                    if timeline.lost > 0 {
-                        note(&format!(
-                            "note: the trace lacks its first {} spans; it keeps the latest",
-                            timeline.lost
-                        ));
+                    );
+                    if lost > 0 {
+                        note!("the trace lacks its first {lost} spans; it keeps the latest");
                     }
                 }
-                Err(error) => note(&format!("warning: cannot write {}: {error}", path.display())),
+                Err(error) => warning!("cannot write {}: {error}", path.display()),
             }
         }
     }
@@ -177,9 +174,7 @@ impl ProfilerThread {
         let text = fulmen_durable::read_text(&path).ok()?;
         // Remove the request, so that it is answered only once.
         fs::remove_file(&path).ok()?;
-        let warn = |error: &String| {
-            note(&format!("warning: {}: not a valid request: {error}", path.display()))
-        };
+        let warn = |error: &String| warning!("{}: not a valid request: {error}", path.display());
         Request::read(&text).inspect_err(warn).ok()
     }
 
@@ -193,14 +188,14 @@ impl ProfilerThread {
             io::Write::write_all(file, format!("{answer:#}\n").as_bytes())
         });
         if let Err(error) = written {
-            note(&format!("warning: cannot write a profile to {}: {error}", folder.display()));
+            warning!("cannot write a profile to {}: {error}", folder.display());
         }
         answer
     }
 
     fn profile(&self, folder: &Path, request: &Request) -> io::Result<Json> {
         fs::create_dir_all(folder)?;
-        let recording = Recording::start();
+        let recording = Recording::start().map_err(io::Error::other)?;
         let plugin_profile = self.plugin.start_profile();
         let first = finished_steps();
         let start = Instant::now();
@@ -211,11 +206,11 @@ impl ProfilerThread {
         while !is_complete() && !self.ends_within(TICK) {}
         let steps = finished_steps() - first;
         let seconds = start.elapsed().as_secs_f64();
-        let timeline = recording.timeline();
+        let trace = recording.trace();
         drop(recording);
         let plugin_profile = plugin_profile.and_then(Profile::finish);
         let mut files = vec!["trace.json".to_owned()];
-        trace_file::write(&folder.join(&files[0]), &timeline)?;
+        trace.save(&folder.join(&files[0]))?;
         if let Ok(bytes) = &plugin_profile {
             let name = format!("{}.xplane.pb", host_name().unwrap_or_else(|| "host".into()));
             fulmen_durable::write_unsynced(
@@ -229,7 +224,7 @@ impl ProfilerThread {
             "files": files,
             "steps": steps,
             "seconds": seconds,
-            "lost_events": timeline.lost,
+            "lost_events": trace.lost,
             "plugin_error": plugin_profile.err().map(|error| error.to_string()),
         }))
     }

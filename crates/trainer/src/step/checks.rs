@@ -77,8 +77,7 @@ pub(super) fn check_options(session: &Session) -> Result<()> {
     }
     if options.profiler != Profiler::None {
         return Err(error::option(
-            "profiler: train_step makes no run folder; leave the option out, and record with timeline::Recording of \
-             fulmen-tensor",
+            "profiler: train_step makes no run folder; leave the option out, and record with fulmen_trainer::Recording",
         ));
     }
     let mut other = None;
@@ -109,7 +108,7 @@ pub(super) fn warning_without_gradient(names: &[String]) -> Option<String> {
     };
     (!names.is_empty()).then(|| {
         format!(
-            "warning: the loss has no gradient with respect to {} ({}{others}), so training does not change them. If that is \
+            "the loss has no gradient with respect to {} ({}{others}), so training does not change them. If that is \
              intended, freeze them with set_requires_grad(false)",
             quantity(names.len(), "parameter"),
             named.join(", ")

@@ -10,7 +10,7 @@ use fulmen_data::DataLoader;
 use fulmen_durable::messages::duration;
 use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
-use crate::console::note;
+use crate::console::warning;
 use crate::logs::{LogLayout, LogRange, Sums};
 use crate::position::StepPosition;
 use crate::process_group::{self, ProcessGroup};
@@ -148,8 +148,8 @@ impl LogReads {
         layout: &LogLayout,
         position: StepPosition,
     ) -> Result<StepLogs> {
-        if let Some(warning) = self.count() {
-            note(&warning);
+        if let Some(text) = self.count() {
+            warning!("{text}");
         }
         let values = match &arrays[..] {
             [] => None,
@@ -182,7 +182,7 @@ impl LogReads {
 fn warning(waited: Duration, all: Duration) -> String {
     let each = |time: Duration| duration(time.as_secs_f64() / f64::from(WARN_AFTER));
     format!(
-        "warning: the values of a step were read after each of the last {WARN_AFTER} steps: {} of the {} of a \
+        "the values of a step were read after each of the last {WARN_AFTER} steps: {} of the {} of a \
          step were spent waiting for them, while the device got no new step. Read every n steps instead: the values are \
          means over all steps since the last read",
         each(waited),
@@ -210,9 +210,9 @@ impl SharedReads {
         }
         if !self.warned.swap(true, Ordering::Relaxed) {
             let in_data = in_data.map_or(String::new(), |in_data| format!(": {in_data}"));
-            note(&format!(
-                "warning: {loss} became NaN or infinite at step {step}{in_data}; set detect_nan to stop at the first such step"
-            ));
+            warning!(
+                "{loss} became NaN or infinite at step {step}{in_data}; set detect_nan to stop at the first such step"
+            );
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::bad_samples::BadSampleCount;
 use crate::checkpoint::Position;
 use crate::checkpoint::resume::ResumePoint;
 use crate::checkpoint::run_config::RunConfig;
-use crate::console::note;
+use crate::console::{hint, inform, note, warning};
 use crate::executor::Executor;
 use crate::executor::fit_read::FitRead;
 use crate::executor::progress_file::training_is_at;
@@ -182,18 +182,20 @@ impl<'m> TrainStep<'m> {
             Ok::<_, Error>((state, preloaded))
         })?;
         if session.choices.options.enable_model_summary {
-            note(&model_summary(module, config, 1).to_string());
+            inform!("{}", model_summary(module, config, 1));
         }
         if plan.total_steps == NO_LIMIT {
-            note(
-                "note: only max_time ends this run, so the number of steps is not known: a schedule over Plan::total_steps \
-                 stays at its start. Set max_steps or max_epochs too for such a schedule",
+            note!(
+                "only max_time ends this run, so the number of steps is not known: a schedule over Plan::total_steps \
+                 stays at its start. Set max_steps or max_epochs too for such a schedule"
             );
         }
-        warning_without_gradient(&program.without_gradient).iter().for_each(|text| note(text));
+        warning_without_gradient(&program.without_gradient)
+            .iter()
+            .for_each(|text| warning!("{text}"));
         session.record.fit_advice.clear();
         session.record.hints = hints(&runtime, config, &train, program.largest().functions())?;
-        session.record.hints.iter().for_each(|hint| note(&format!("hint: {hint}")));
+        session.record.hints.iter().for_each(|hint| hint!("{hint}"));
         let losses = program.logs().losses(&program.loss);
         let reads = LogReads::new(program.loss, losses, config.options.detect_nan, train.clone());
         let phases = &state.layout().phases;

@@ -20,6 +20,7 @@ use crate::callbacks::metrics_endpoint::MetricsEndpoint;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::checkpoint::locations;
 use crate::checkpoint::run_config::RunConfig;
+use crate::console::init_logging;
 use crate::goodput::Clock;
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
@@ -190,6 +191,7 @@ impl TrainerBuilder {
     /// # Errors
     /// An invalid option, or a misspelled environment variable `FULMEN_...`.
     pub fn options(&self) -> Result<Options> {
+        init_logging();
         if let Some(message) = &self.rejection {
             return Err(Error::usage(message.clone()));
         }

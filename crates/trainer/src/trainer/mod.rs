@@ -10,7 +10,7 @@ use fulmen_loggers::Status;
 use fulmen_tensor::{MetricSnapshot, MetricsSnapshot, Runtime, Unit};
 use serde_json::{Map, json};
 
-use crate::console::note;
+use crate::console::inform;
 use crate::evaluation::evaluate;
 use crate::evaluation::predicted_batches::{PredictedBatches, predict};
 use crate::fit::{fit, report_evaluation};
@@ -171,7 +171,7 @@ impl Trainer {
             Ok(summary)
         });
         if self.session.choices.options.strategy == Strategy::Debug {
-            note(self.metrics_report().trim_end());
+            inform!("{}", self.metrics_report().trim_end());
         }
         result
     }

@@ -13,7 +13,7 @@ pub use crate::rules::lr_sweep::SweepMode;
 
 use crate::callbacks::callback::Callback;
 use crate::checkpoint::run_config::RunConfig;
-use crate::console::note;
+use crate::console::inform;
 use crate::fit::fit;
 use crate::goodput::Clock;
 use crate::options::batch_limit::BatchLimit;
@@ -28,7 +28,7 @@ use crate::{
 /// Shows a line about the progress of a search, which has no progress bar.
 fn show_progress(trainer: &Trainer, line: &str) {
     if trainer.options().enable_progress_bar {
-        note(line);
+        inform!("{line}");
     }
 }
 

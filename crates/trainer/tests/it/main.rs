@@ -50,6 +50,7 @@ mod spikes;
 mod step_rules;
 mod stopping;
 mod strategies;
+mod subscribers;
 #[cfg(feature = "multi-host")]
 #[path = "../../../coordination/tests/it/common/mod.rs"]
 mod test_processes;
