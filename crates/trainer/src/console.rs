@@ -132,19 +132,11 @@ impl Fields {
 }
 
 impl Visit for Fields {
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.0.insert(field.name().into(), value.into());
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.insert(field.name().into(), value.into());
-    }
-
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.0.insert(field.name().into(), value.into());
     }
 
-    fn record_bool(&mut self, field: &Field, value: bool) {
+    fn record_i64(&mut self, field: &Field, value: i64) {
         self.0.insert(field.name().into(), value.into());
     }
 

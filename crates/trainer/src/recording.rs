@@ -6,15 +6,13 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value as Json, json};
 use tracing::callsite::rebuild_interest_cache;
 use tracing::span::{Attributes, Id};
@@ -47,7 +45,7 @@ thread_local! {
 /// and for [`Recording`], and copies messages to `run.log`. A Trainer needs it in the subscriber of
 /// a program that sets its own. Without a recording, it takes no spans.
 ///
-/// ```
+/// ```standalone_crate
 /// use fulmen_trainer::Recording;
 /// use tracing_subscriber::prelude::*;
 ///
@@ -63,10 +61,7 @@ thread_local! {
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn run_layer<S>() -> impl Layer<S>
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-{
+pub fn run_layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
     RunLayer.with_filter(filter_fn(is_wanted))
 }
 
@@ -136,8 +131,8 @@ where
 #[derive(Clone, Debug)]
 struct Label {
     name: Cow<'static, str>,
-    /// Its other fields.
-    args: Option<Box<RawValue>>,
+    /// Its other fields, as JSON.
+    args: Option<String>,
     made: Instant,
 }
 
@@ -151,7 +146,7 @@ impl Label {
             Some(Json::String(program)) => format!("{} {program}", metadata.name()).into(),
             _ => metadata.name().into(),
         };
-        let args = (!fields.is_empty()).then(|| to_raw_value(&fields).ok()).flatten();
+        let args = (!fields.is_empty()).then(|| Json::Object(fields).to_string());
         Label { name, args, made: Instant::now() }
     }
 }
@@ -304,19 +299,6 @@ pub(crate) struct Trace {
     pub(crate) lost: u64,
 }
 
-/// A span in a trace file.
-#[derive(Serialize)]
-struct Line<'a> {
-    ph: &'static str,
-    pid: u32,
-    tid: u64,
-    name: &'a str,
-    ts: f64,
-    dur: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    args: Option<&'a RawValue>,
-}
-
 impl Trace {
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
         fulmen_durable::write_unsynced(path, None, |file| self.write(file))
@@ -330,22 +312,23 @@ impl Trace {
         };
         out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
         serde_json::to_writer(&mut *out, &metadata("process_name", 1, "fulmen"))?;
-        for (track, name) in &self.names {
-            if self.spans.iter().any(|span| span.track == *track) {
-                out.write_all(b",\n")?;
-                serde_json::to_writer(&mut *out, &metadata("thread_name", *track, name))?;
-            }
+        let tracks: BTreeSet<u64> = self.spans.iter().map(|span| span.track).collect();
+        for (track, name) in self.names.iter().filter(|(track, _)| tracks.contains(track)) {
+            out.write_all(b",\n")?;
+            serde_json::to_writer(&mut *out, &metadata("thread_name", *track, name))?;
         }
         for Interval { track, label, start, end } in &self.spans {
-            let line = Line {
-                ph: "X",
-                pid,
-                tid: *track,
-                name: &label.name,
-                ts: microseconds(*start - self.since),
-                dur: microseconds(end.saturating_duration_since(*start)),
-                args: label.args.as_deref(),
-            };
+            let mut line = json!({
+                "ph": "X",
+                "pid": pid,
+                "tid": track,
+                "name": label.name,
+                "ts": microseconds(*start - self.since),
+                "dur": microseconds(end.saturating_duration_since(*start)),
+            });
+            if let Some(args) = &label.args {
+                line["args"] = serde_json::from_str(args)?;
+            }
             out.write_all(b",\n")?;
             serde_json::to_writer(&mut *out, &line)?;
         }
@@ -404,7 +387,7 @@ mod tests {
             let spans = of_thread(&trace, "nesting");
             let names: Vec<&str> = spans.iter().map(|span| &*span.label.name).collect();
             assert_eq!(names, ["outer", "first", "load second"]);
-            let args = |i: usize| spans[i].label.args.as_ref().map(|args| args.get());
+            let args = |i: usize| spans[i].label.args.as_deref();
             assert_eq!((args(0), args(1), args(2)), (Some(r#"{"number":7}"#), None, None));
             assert!(spans[0].start <= spans[1].start && spans[1].end <= spans[2].start);
             assert!(spans[2].end <= spans[0].end);
@@ -445,8 +428,7 @@ mod tests {
         let since = Instant::now();
         let span = |track, name: &'static str, args: Option<&str>, start| {
             let start = since + Duration::from_nanos(start);
-            let args = args.map(|args| RawValue::from_string(args.into()).unwrap());
-            let label = Label { name: name.into(), args, made: start };
+            let label = Label { name: name.into(), args: args.map(str::to_owned), made: start };
             Interval { track, label, start, end: start + Duration::from_millis(2) }
         };
         let trace = Trace {

@@ -190,9 +190,7 @@ impl<'m> TrainStep<'m> {
                  stays at its start. Set max_steps or max_epochs too for such a schedule"
             );
         }
-        warning_without_gradient(&program.without_gradient)
-            .iter()
-            .for_each(|text| warning!("{text}"));
+        warning_without_gradient(&program.without_gradient).iter().for_each(|t| warning!("{t}"));
         session.record.fit_advice.clear();
         session.record.hints = hints(&runtime, config, &train, program.largest().functions())?;
         session.record.hints.iter().for_each(|hint| hint!("{hint}"));
