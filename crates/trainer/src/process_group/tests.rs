@@ -165,6 +165,7 @@ fn a_failure_ends_the_wait_for_a_device() {
 #[test]
 fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     if let Some(address) = std::env::var_os(JOIN) {
+        crate::console::init_logging();
         let process_group = join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), |_| {});
         let _fit = process_group.guard_for(Duration::from_millis(10));
         thread::sleep(LONG);
