@@ -379,11 +379,10 @@ fn zune_jpeg() -> Result<DecodeFile, String> {
 
 #[cfg(feature = "turbojpeg")]
 fn libjpeg_turbo() -> Result<DecodeFile, String> {
-    use fulmen_jpeg::{ColorSpace, Decoder, Region};
-    let mut decoder = Decoder::new().map_err(|why| why.to_string())?;
+    use fulmen_jpeg::{ColorSpace, Jpeg, Region};
     let mut pixels = Vec::new();
     Ok(Box::new(move |file| {
-        let mut jpeg = decoder.open(file).map_err(|why| why.to_string())?;
+        let mut jpeg = Jpeg::open(file).map_err(|why| why.to_string())?;
         let all = Region { x: 0, y: 0, width: jpeg.width(), height: jpeg.height() };
         jpeg.decode(ColorSpace::Rgb, 8, all, &mut pixels).map(|_| ()).map_err(|why| why.to_string())
     }))

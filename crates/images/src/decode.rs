@@ -67,8 +67,7 @@ pub struct Header {
 
 /// Reads the header, without decoding pixels.
 pub(crate) fn header(file: &[u8], limits: &Limits) -> Result<Header> {
-    let mut decoder = None;
-    let encoded = open(file, &mut decoder, limits)?;
+    let encoded = open(file, limits)?;
     Ok(Header {
         size: encoded.size(),
         extension: encoded.extension(),
@@ -84,13 +83,9 @@ pub(crate) enum ImageFile<'a> {
 }
 
 /// Reads a file's header.
-pub(crate) fn open<'a>(
-    file: &'a [u8],
-    decoder: &'a mut Option<jpeg::Decoder>,
-    limits: &Limits,
-) -> Result<ImageFile<'a>> {
+pub(crate) fn open<'a>(file: &'a [u8], limits: &Limits) -> Result<ImageFile<'a>> {
     let encoded = match file {
-        [0xff, 0xd8, 0xff, ..] => ImageFile::Jpeg(jpeg::Jpeg::open(file, decoder)?),
+        [0xff, 0xd8, 0xff, ..] => ImageFile::Jpeg(jpeg::Jpeg::open(file)?),
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => {
             ImageFile::Png(Box::new(png::Png::open(file)?))
         }

@@ -1,7 +1,7 @@
 //! Executes a pipeline: the geometric steps at the start become one view, the decoder decodes what
 //! the view shows, and the other steps follow image by image.
 //!
-//! Each thread keeps its decoder and its memory between images.
+//! Each thread keeps its memory between images.
 //!
 //! Out of scope: the pipeline's options (`pipeline`).
 
@@ -15,13 +15,12 @@ use super::geometry::{ImageSize, Orientation, Rect, View};
 use super::pair_pipeline::FirstView;
 use super::pipeline::{ImagePipeline, Step};
 use super::resize::{self, Pixels};
-use crate::{Image, jpeg};
+use crate::Image;
 use fulmen_data::{Error, Result, Sample, SampleRng, Stage};
 
 /// The state of a thread.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    decoder: Option<jpeg::Decoder>,
     buffers: Buffers,
     resizer: Resizer,
     /// The pixels of the view, not oriented.
@@ -199,8 +198,8 @@ impl ImagePipeline {
         random: &mut SampleRng,
         scratch: &mut Scratch,
     ) -> Result<RenderedView> {
-        let Scratch { decoder, buffers, resizer, rendered } = scratch;
-        let mut encoded = decode::open(file, decoder, &self.limits)?;
+        let Scratch { buffers, resizer, rendered } = scratch;
+        let mut encoded = decode::open(file, &self.limits)?;
         let stored = encoded.size();
         let orientation = if self.exif { encoded.orientation() } else { Orientation::default() };
         let source = orientation.size(stored);

@@ -8,10 +8,9 @@
 //! # let pixels = (0..64 * 48 * 3).map(|i| (i % 251) as u8).collect::<Vec<_>>();
 //! # let image = turbojpeg::Image { pixels: &pixels[..], width: 64, pitch: 192, height: 48, format: turbojpeg::PixelFormat::RGB };
 //! # let file = turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2)?;
-//! use fulmen_jpeg::{ColorSpace, Decoder, Region};
+//! use fulmen_jpeg::{ColorSpace, Jpeg, Region};
 //!
-//! let mut decoder = Decoder::new()?;
-//! let mut jpeg = decoder.open(&file)?;
+//! let mut jpeg = Jpeg::open(&file)?;
 //! assert_eq!((jpeg.width(), jpeg.height()), (64, 48));
 //! let mut pixels = Vec::new();
 //! let part = jpeg.decode(ColorSpace::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?;
@@ -29,13 +28,16 @@
 
 mod error;
 mod ffi;
+mod scan;
 #[cfg(test)]
 mod tests;
 
 #[doc(inline)]
 pub use fulmen_error::Error;
 
-use crate::ffi::{Failure, Handle, Header, OpenFile, Window};
+use crate::ffi::{Failure, File, Window};
+use crate::scan::FirstScan;
+use turbojpeg_sys as sys;
 
 /// The channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,15 +56,6 @@ impl ColorSpace {
         match self {
             ColorSpace::Gray => 1,
             ColorSpace::Rgb => 3,
-            ColorSpace::Cmyk => 4,
-        }
-    }
-
-    /// The value of J_COLOR_SPACE.
-    fn code(self) -> u32 {
-        match self {
-            ColorSpace::Gray => 1,
-            ColorSpace::Rgb => 2,
             ColorSpace::Cmyk => 4,
         }
     }
@@ -96,83 +89,67 @@ pub struct Part {
     pub stride: usize,
 }
 
-/// A decoder that keeps its memory between images.
-pub struct Decoder(Handle);
+/// A file whose header has been read.
+pub struct Jpeg<'a> {
+    file: File<'a>,
+    first_scan: FirstScan,
+    /// Whether the header has unusual parts, which make no pixels wrong.
+    header_warned: bool,
+    damage: Option<String>,
+}
 
-impl Decoder {
-    /// Creates a decoder.
-    ///
-    /// # Errors
-    /// Not enough memory.
-    pub fn new() -> Result<Decoder, Error> {
-        Handle::new().map(Decoder).ok_or_else(|| Error::new("not enough memory for a JPEG decoder"))
-    }
-
+impl<'a> Jpeg<'a> {
     /// Reads the header of a file.
     ///
     /// # Errors
     /// Bytes that are not a JPEG file; a file that ends before its pixels; 12 bits per value; a
     /// lossless JPEG, in which each pixel depends on all earlier ones.
-    pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
-        let (open_file, header) = self.0.open(file).map_err(|failure| match failure {
-            Failure::CutShort => error::cut_short("the file ends before its pixels begin"),
-            failure => error::from_failure(failure),
-        })?;
-        if header.precision != 8 {
+    pub fn open(file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
+        let first_scan = FirstScan::find(file);
+        let is_jpeg = file.get(..2).is_none_or(|start| start == [0xff, 0xd8]);
+        let Some(first_scan) = first_scan.filter(|_| is_jpeg) else {
+            let no_pixels = || error::cut_short("the file ends before its pixels begin");
+            return Err(match File::open(file) {
+                Err(failure) if !is_jpeg => error::from_failure(failure),
+                _ => no_pixels(),
+            });
+        };
+        let (file, warning) = File::open(file).map_err(error::from_failure)?;
+        let precision = file.get(sys::TJPARAM_TJPARAM_PRECISION);
+        if precision != 8 {
             return Err(Error::new(format!(
-                "it has {} bits per value; only 8 are supported",
-                header.precision
+                "it has {precision} bits per value; only 8 are supported"
             )));
         }
-        if header.lossless != 0 {
+        if file.get(sys::TJPARAM_TJPARAM_LOSSLESS) != 0 {
             return Err(Error::new(
                 "parts of a lossless JPEG cannot be decoded; convert it to PNG",
             ));
         }
-        // An end marker cannot occur in a scan's data. If there is none, the file was truncated.
-        let complete = file.get(header.consumed..).is_some_and(has_end);
-        Ok(Jpeg { open_file: Some(open_file), header, complete, damage: None })
+        Ok(Jpeg { file, first_scan, header_warned: warning.is_some(), damage: None })
     }
-}
 
-/// Whether the data has an end marker. The search starts at the end, where it normally is.
-fn has_end(data: &[u8]) -> bool {
-    data.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
-}
-
-/// A file whose header has been read.
-pub struct Jpeg<'a> {
-    /// `None` after decoding.
-    open_file: Option<OpenFile<'a>>,
-    header: Header,
-    complete: bool,
-    damage: Option<String>,
-}
-
-impl Jpeg<'_> {
     /// The width of the image.
     pub fn width(&self) -> usize {
-        self.header.width as usize
+        self.scaled(8).0
     }
 
     /// The height of the image.
     pub fn height(&self) -> usize {
-        self.header.height as usize
+        self.scaled(8).1
     }
 
     /// Whether the image must be decoded as CMYK, because libjpeg-turbo cannot convert it to
     /// another color space.
     pub fn is_cmyk(&self) -> bool {
-        // JCS_CMYK, JCS_YCCK.
-        matches!(self.header.space, 4 | 5)
+        self.channels() == 4
     }
 
     /// The number of channels that the file has: 1 (gray), 3 or 4 (CMYK).
     pub fn channels(&self) -> usize {
-        match self.header.space {
-            // JCS_GRAYSCALE.
-            1 => 1,
-            _ if self.is_cmyk() => 4,
+        match self.file.get(sys::TJPARAM_TJPARAM_COLORSPACE) as sys::TJCS {
+            sys::TJCS_TJCS_GRAY => 1,
+            sys::TJCS_TJCS_CMYK | sys::TJCS_TJCS_YCCK => 4,
             _ => 3,
         }
     }
@@ -180,27 +157,26 @@ impl Jpeg<'_> {
     /// Whether the image is progressive. Every scan then covers the whole image, and nothing can be
     /// skipped.
     pub fn is_progressive(&self) -> bool {
-        self.header.progressive != 0
+        self.file.get(sys::TJPARAM_TJPARAM_PROGRESSIVE) != 0
     }
 
     /// The size at a scale of `eighths` / 8, rounded up.
     pub fn scaled(&self, eighths: usize) -> (usize, usize) {
-        ((self.width() * eighths).div_ceil(8), (self.height() * eighths).div_ceil(8))
+        self.file.scaled(eighths)
     }
 
-    /// Decodes a part of the image at a scale of `eighths` / 8. It can be called once. The region
-    /// is in pixels of the scaled image.
+    /// Decodes a part of the image at a scale of `eighths` / 8. The region is in pixels of the
+    /// scaled image.
     ///
     /// `pixels` is enlarged if necessary; its content outside the part is unspecified. The part
     /// contains the region. Its pixels are the same as those of the whole decoded image, because
     /// the neighbors that chroma upsampling needs are decoded too.
     ///
-    /// A file without an end marker is decoded to its last row even if the region ends earlier, so
-    /// that a truncated file is detected for every region.
+    /// A file without an end marker is truncated, and an error for every region.
     ///
     /// # Errors
     /// A scale that is not 1 to 8; a region that is empty or not inside the image; a file that is
-    /// truncated or cannot be decoded; a second call.
+    /// truncated or cannot be decoded.
     pub fn decode(
         &mut self,
         space: ColorSpace,
@@ -212,60 +188,76 @@ impl Jpeg<'_> {
             return Err(Error::new(format!("the scale {eighths} / 8 is not from 1/8 to 8/8")));
         }
         let (width, height) = self.scaled(eighths);
-        let Region { x, y, .. } = region;
         let fits = |start: usize, size: usize, all: usize| {
             size > 0 && start.checked_add(size).is_some_and(|end| end <= all)
         };
-        if !fits(x, region.width, width) || !fits(y, region.height, height) {
+        if !fits(region.x, region.width, width) || !fits(region.y, region.height, height) {
             return Err(Error::new(format!(
                 "{region:?} is not inside the {width} x {height} pixels of the image"
             )));
         }
-        let Some(mut open_file) = self.open_file.take() else {
-            return Err(Error::new("the image was decoded before; open it again"));
+        if !self.first_scan.complete {
+            return Err(error::cut_short("the file is truncated: it has no end marker"));
+        }
+        let window = self.window(eighths, region);
+        self.damage = match self.file.decode(space, eighths, window, pixels) {
+            Ok(None) => None,
+            Ok(Some(warning)) if self.header_warned || error::is_harmless(&warning) => None,
+            Ok(Some(warning)) if error::is_cut_short(&warning) => {
+                return Err(error::cut_short(
+                    "the file is truncated: its data end before its last row",
+                ));
+            }
+            Ok(Some(warning)) => Some(warning),
+            Err(failure) if self.has_failed_below(space, eighths, window, &failure) => {
+                failure.warned.then_some(failure.message)
+            }
+            Err(failure) => return Err(error::from_failure(failure)),
         };
+        let Window { left, width, top, rows } = window;
+        Ok(Part { x: left, y: top, width, height: rows, stride: width * space.channels() })
+    }
+
+    /// The columns and rows to decode for a region.
+    fn window(&self, eighths: usize, region: Region) -> Window {
+        let (width, height) = self.scaled(eighths);
+        // TurboJPEG decodes only whole images of unusual sampling factors.
+        if self.file.get(sys::TJPARAM_TJPARAM_SUBSAMP) == sys::TJSAMP_TJSAMP_UNKNOWN {
+            return Window { left: 0, width, top: 0, rows: height };
+        }
         // Chroma at half the resolution is upsampled with its neighbors, so the window needs a
         // margin. A progressive file with missing scans is also smoothed, using two blocks to the
         // left.
-        let smoothed = if self.is_progressive() { 2 * BLOCK } else { 0 };
-        let left = x.saturating_sub(MARGIN + smoothed);
-        let right = (x + region.width + MARGIN).min(width);
-        let bottom = if self.complete { y + region.height } else { height };
-        // The left edge moves to the start of a group of columns, which is at most 4 * 8 columns
-        // wide.
-        let stride = (right - left + BLOCK).min(width) * space.channels();
-        let window = Window {
-            left: left as u32,
-            width: (right - left) as u32,
-            top: y as u32,
-            rows: (bottom - y) as u32,
-        };
-        let decoded = open_file.decode(
-            space.code(),
-            space.channels(),
-            eighths as u32,
-            window,
-            pixels,
-            stride,
-        );
-        self.damage = open_file.damage();
-        let window = decoded.map_err(|failure| match failure {
-            Failure::CutShort => {
-                error::cut_short("the file is truncated: its data end before its last row")
-            }
-            failure => error::from_failure(failure),
-        })?;
-        Ok(Part {
-            x: window.left as usize,
-            y,
-            width: window.width as usize,
-            height: region.height,
-            stride,
-        })
+        let smoothed = if self.is_progressive() { 2 * MAX_COLUMNS } else { 0 };
+        let columns = self.first_scan.blocks * eighths;
+        let left = region.x.saturating_sub(MARGIN + smoothed) / columns * columns;
+        let right = (region.x + region.width + MARGIN).min(width);
+        Window { left, width: right - left, top: region.y, rows: region.height }
     }
 
-    /// libjpeg-turbo's warning, if some of the decoded data was invalid and pixels are therefore
+    /// Whether an error occurred below the last row of a window. A file of one scan is read up to its end marker after
+    /// the last row, and anything may be there if the data are damaged. The rows themselves cannot fail, so the rows
+    /// were decoded if the first one can be; a failure for want of memory is not of this kind.
+    fn has_failed_below(
+        &mut self,
+        space: ColorSpace,
+        eighths: usize,
+        window: Window,
+        failure: &Failure,
+    ) -> bool {
+        let (_, height) = self.scaled(eighths);
+        let first_row = Window { top: 0, rows: 1, ..window };
+        height > 1
+            && window.top + window.rows == height
+            && !failure.message.contains("emory")
+            && self.file.decode(space, eighths, first_row, &mut Vec::new()).is_ok()
+    }
+
+    /// libjpeg-turbo's message, if some of the decoded data was invalid and pixels are therefore
     /// wrong.
+    ///
+    /// TurboJPEG tells only the first warning. If a file begins with a harmless one, such as an unknown version of
+    /// JFIF, damage after it is not noticed.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
@@ -275,4 +267,4 @@ impl Jpeg<'_> {
 const MARGIN: usize = 8;
 
 /// The maximum width of a group of columns that are decoded together.
-const BLOCK: usize = 32;
+const MAX_COLUMNS: usize = 32;

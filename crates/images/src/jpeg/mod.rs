@@ -14,9 +14,9 @@ mod pure;
 mod turbo;
 
 #[cfg(not(feature = "turbojpeg"))]
-pub(crate) use pure::{Decoder, Jpeg, encode};
+pub(crate) use pure::{Jpeg, encode};
 #[cfg(feature = "turbojpeg")]
-pub(crate) use turbo::{Decoder, Jpeg, encode};
+pub(crate) use turbo::{Jpeg, encode};
 
 /// Whether images can be decoded at 1/2, 1/4 and 1/8 of their size.
 pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");

@@ -29,16 +29,13 @@ const END: [u8; 2] = [0xff, 0xd9];
 /// minutes.
 const MAX_SCANS: usize = 500;
 
-/// The state that a thread keeps between images; this decoder has none.
-pub(crate) enum Decoder {}
-
 pub(crate) struct Jpeg<'a> {
     file: &'a [u8],
     header: Header,
 }
 
 impl<'a> Jpeg<'a> {
-    pub(crate) fn open(file: &'a [u8], _: &mut Option<Decoder>) -> Result<Jpeg<'a>> {
+    pub(crate) fn open(file: &'a [u8]) -> Result<Jpeg<'a>> {
         Ok(Jpeg { file, header: header::read(file)? })
     }
 

@@ -52,15 +52,14 @@ fn encode(
 
 fn decode_pure(file: &[u8], channels: usize, limits: &Limits) -> Result<Vec<u8>> {
     let mut buffers = Buffers::default();
-    let jpeg = pure::Jpeg::open(file, &mut None)?;
+    let jpeg = pure::Jpeg::open(file)?;
     let all = Rect::all(jpeg.size());
     jpeg.decode(all, 8, channels, limits, &mut buffers).map(|pixels| pixels.bytes.to_vec())
 }
 
 fn decode_turbo(file: &[u8], channels: usize) -> Result<Vec<u8>> {
-    let mut decoder = None;
     let mut buffers = Buffers::default();
-    let jpeg = turbo::Jpeg::open(file, &mut decoder)?;
+    let jpeg = turbo::Jpeg::open(file)?;
     let all = Rect::all(jpeg.size());
     let pixels = jpeg.decode(all, 8, channels, &Limits::default(), &mut buffers)?;
     let rows = pixels.bytes.chunks_exact(pixels.stride).take(pixels.rect.height);

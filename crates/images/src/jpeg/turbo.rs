@@ -2,7 +2,6 @@
 //!
 //! Out of scope: the bindings (the crate `fulmen-jpeg`), and the other decoder (`pure`).
 
-pub(crate) use fulmen_jpeg::Decoder;
 use fulmen_jpeg::{ColorSpace, Part, Region};
 
 use crate::decode::{Buffers, Limits};
@@ -23,12 +22,8 @@ fn refuse(error: fulmen_jpeg::Error) -> Error {
 }
 
 impl<'a> Jpeg<'a> {
-    pub(crate) fn open(file: &'a [u8], decoder: &'a mut Option<Decoder>) -> Result<Jpeg<'a>> {
-        let decoder = match decoder {
-            Some(decoder) => decoder,
-            empty => empty.insert(Decoder::new().map_err(refuse)?),
-        };
-        Ok(Jpeg { file, jpeg: decoder.open(file).map_err(refuse)? })
+    pub(crate) fn open(file: &'a [u8]) -> Result<Jpeg<'a>> {
+        Ok(Jpeg { file, jpeg: fulmen_jpeg::Jpeg::open(file).map_err(refuse)? })
     }
 
     pub(crate) fn size(&self) -> ImageSize {
