@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fulmen_durable::messages::quantity;
 
-use crate::missing_values::with_eval_advice;
+use crate::missing_values::{placeholder_of, with_eval_advice};
 use crate::note;
 use crate::scope::Scope;
 use crate::tree::{label, placeholders};
@@ -20,6 +20,10 @@ use crate::{
 /// The first call records the function with a placeholder for each input, and compiles it. A later
 /// call with inputs of the same types runs that program. A call with inputs of other types compiles
 /// another program and keeps it. The first time, a note says which input changed.
+///
+/// Within a function that is being recorded, such as a training step or another function of
+/// `jit`, a call with its tensors records the closure again, as a part of that function. Gradients
+/// flow through it, and a mistake in it is one in that function.
 ///
 /// The closure runs only while it is recorded. A value that changes from call to call must be an
 /// input. A number that the closure captures keeps its first value, and so does a field that does
@@ -112,12 +116,17 @@ impl<Inputs: Tree, Outputs: Tree> Jit<'_, Inputs, Outputs> {
     ///
     /// # Errors
     /// - The function has a mistake; the error has its line.
-    /// - An input has no value: it is poisoned, or it depends on an input of a function that is
-    ///   being recorded.
+    /// - An input is poisoned.
     /// - The inputs are not the tensors of the first call, such as a list of another length.
     /// - The compiler or the device fails.
     #[track_caller]
     pub fn call(&mut self, inputs: impl IntoTree<Tree = Inputs>) -> Result<Outputs> {
+        let _scope = Scope::open();
+        let inputs = inputs.into_tree();
+        if placeholder_of(&inputs.flatten()).is_some() {
+            self.check_names(&inputs.names())?;
+            return Ok(Scope::outside(|| (self.record)(inputs, &[])));
+        }
         self.call_with_arrays(inputs, &[])
     }
 

@@ -47,19 +47,24 @@ pub fn with_eval_advice<T>(
     record()
 }
 
+/// The name of a placeholder that these tensors depend on.
+pub(crate) fn placeholder_of(tensors: &[Tensor]) -> Option<String> {
+    let mut placeholder = None;
+    visit(tensors, |node| {
+        if let (None, Kind::Placeholder { name }) = (&placeholder, &node.kind) {
+            placeholder = Some(name.to_string());
+        }
+    });
+    placeholder
+}
+
 /// Checks that these tensors do not depend on a placeholder, so that `eval`, called at `location`,
 /// can compute them.
 pub(crate) fn check_no_placeholder(
     tensors: &[Tensor],
     location: &'static Location<'static>,
 ) -> Result<()> {
-    let mut placeholder = None;
-    visit(tensors, |node| {
-        if let (None, Kind::Placeholder { name }) = (&placeholder, &node.kind) {
-            placeholder = Some(name.clone());
-        }
-    });
-    let Some(name) = placeholder else { return Ok(()) };
+    let Some(name) = placeholder_of(tensors) else { return Ok(()) };
     let message = match RECORDED_FUNCTION.get() {
         Some(RecordedFunction { name: function, advice }) => format!(
             "the tensor has no value yet: it depends on `{name}`, an input of {function}, which is being recorded and \

@@ -308,13 +308,9 @@ fn branches_give_what_the_chosen_one_gives() {
     );
     let powers = |index: i64| {
         let x = f64s(&[3], 2);
-        let y = switch(
-            &Tensor::scalar(index),
-            &[&x],
-            &[&|x| vec![x[0].ones_like()], &|x| vec![x[0].clone()], &|x| vec![&x[0] * &x[0]]],
-        );
-        let gradient = grad(&y[0].sum_all(), &[&x]);
-        values(&[y[0].clone(), gradient[0].clone()])
+        let y = switch(&Tensor::scalar(index), &x, |x| x.ones_like(), &[&|x| x, &|x| &x * &x]);
+        let gradient = grad(&y.sum_all(), &[&x]);
+        values(&[y, gradient[0].clone()])
     };
     let x = values(&[f64s(&[3], 2)]).remove(0);
     let mapped = |f: fn(f64) -> f64| x.iter().map(|&x| f(x)).collect::<Vec<_>>();

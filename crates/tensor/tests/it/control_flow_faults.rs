@@ -56,14 +56,15 @@ fn branches_that_do_not_agree_are_refused() {
         "cond: the predicate must be a bool scalar, not f32[2]; make one with lt() or all()",
     );
     check(
-        &switch(&Tensor::scalar(1.0f32), &[&x], &[&|x| x.to_vec(), &|x| x.to_vec()]),
+        &switch(&Tensor::scalar(1.0f32), &[&x], |x| x, &[&|x| x]),
         1,
         "switch: the index must be an integer scalar, not f32[]",
     );
     check(
-        &switch(&Tensor::scalar(1), &[&x], &[]),
+        &switch(&Tensor::scalar(1), &[&x], |x| x, &[&|_| Vec::new()]),
         1,
-        "switch: there are no branches; pass at least one",
+        "switch: branch 0 returns 1 result and branch 1 returns 0; all branches must return the same number of \
+         results, of the same types",
     );
 }
 
@@ -165,7 +166,7 @@ fn a_mistake_in_a_body_names_its_own_line() {
         checkpoint(|x| vec![x[0].exp(); 2], &[&bad]),
         custom_gradient(&[&bad], |x| vec![x[0].exp(); 2], |_, _, c| c.to_vec()),
         Tensor::optimization_barrier(&[&x, &bad]),
-        switch(&Tensor::scalar(0), &[&bad], &[&|x| vec![x[0].exp(); 2], &|x| vec![x[0].exp(); 2]]),
+        switch(&Tensor::scalar(0), &[&bad], |x| vec![x[0].exp(); 2], &[&|x| vec![x[0].exp(); 2]]),
     ];
     for tensors in all {
         assert_eq!(tensors.len(), 2);

@@ -98,7 +98,7 @@ fn marks_within_bodies_are_found() {
         call("g", &[&x], nested),
         cond(&yes, &[&x], |x| vec![sum(&x[0])], |_| vec![zero.clone()]),
         cond(&yes, &[&x], nested, |_| vec![zero.clone()]),
-        switch(&Tensor::scalar(1i32), &[&x], &[&|_| vec![zero.clone()], &nested]),
+        switch(&Tensor::scalar(1i32), &[&x], |_| vec![zero.clone()], &[&nested]),
     ];
     for (i, results) in bodies.iter().enumerate() {
         assert_eq!(first(results, false), Some((2, 8)), "{i}");

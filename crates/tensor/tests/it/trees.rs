@@ -97,14 +97,13 @@ fn every_function_with_a_body_takes_and_returns_trees() {
     assert_eq!(values(&chosen), [1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(values(&call("double", state(false), double)), doubled);
     assert_eq!(values(&checkpoint(double, state(false))), doubled);
-    let selected = switch(
-        Tensor::scalar(1),
-        state(false),
-        &[&|state: State| vec![state.position], &|state: State| {
-            vec![state.position + state.layers[1].1.clone()]
-        }],
-    );
-    assert_eq!(values(&selected), [6.0]);
+    for (index, expected) in [(0, 1.0), (1, 2.0), (2, 4.0)] {
+        let four_times = |state| double(double(state));
+        let selected =
+            switch(Tensor::scalar(index), state(false), |state| state, &[&double, &four_times]);
+        let scaled = [1.0, 2.0, 3.0, 4.0, 5.0].map(|x| x * expected);
+        assert_eq!((values(&selected), selected.label), (scaled.to_vec(), "kept"));
+    }
 
     let last = while_loop(
         (state(false), Tensor::scalar(0)),

@@ -151,47 +151,45 @@ pub fn cond<I: IntoTree, T: Tree>(
 }
 
 /// A branch of [`switch`].
-type Case<'a, O> = &'a dyn Fn(O) -> Vec<Tensor>;
+type Case<'a, O, T> = &'a dyn Fn(O) -> T;
 
-/// Returns the results of `branches[index]` for an integer scalar `index` (JAX's `lax.switch`). An
-/// index below 0 selects the first branch, an index that is too large the last. At most 128
-/// branches are supported.
+/// Returns the results of the branch with the number `index`, an integer scalar (JAX's
+/// `lax.switch`). `first` is branch 0, and `others` are branches 1 and up. An index below 0 selects
+/// the first branch, an index that is too large the last. At most 128 branches are supported.
 ///
-/// Branches, gradients and faults follow the rules of [`cond`]. The branches are a list that may be
-/// empty, so each returns a `Vec`.
+/// Branches, gradients and faults follow the rules of [`cond`]. The first branch is an argument of
+/// its own, so that there is always one whose tree the results have.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, switch};
 ///
 /// let x = Tensor::scalar(2.0f32);
-/// let power = |n: i32| switch(&Tensor::scalar(n), &[&x], &[&|x| vec![x[0].ones_like()], &|x| vec![x[0].clone()], &|x| {
-///     vec![&x[0] * &x[0]]
-/// }]);
-/// assert_eq!(power(1)[0].eval()?.to_vec::<f32>()?, [2.0]);
-/// assert_eq!(power(9)[0].eval()?.to_vec::<f32>()?, [4.0]);
+/// let power = |n: i32| {
+///     switch(Tensor::scalar(n), &x, |x| x.ones_like(), &[&|x| x, &|x| &x * &x])
+/// };
+/// assert_eq!(power(1).eval()?.to_vec::<f32>()?, [2.0]);
+/// assert_eq!(power(9).eval()?.to_vec::<f32>()?, [4.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn switch<I: IntoTree>(
+pub fn switch<I: IntoTree, T: Tree>(
     index: impl AsTensor,
     operands: I,
-    branches: &[Case<'_, I::Tree>],
-) -> Vec<Tensor> {
+    first: impl FnOnce(I::Tree) -> T,
+    others: &[Case<'_, I::Tree, T>],
+) -> T {
     let _scope = Scope::open();
     let index = index.as_tensor();
     let operands = operands.into_tree();
     let outside = operands.flatten();
-    let Some(&first) = branches.first() else {
-        return vec![Tensor::poison("switch", "there are no branches; pass at least one")];
-    };
-    let last = (branches.len() - 1).min(i8::MAX as usize);
+    let last = others.len().min(i8::MAX as usize);
     let check = || {
         all_live(std::iter::once(index).chain(&outside))?;
         if !index.dtype().is_integer() || index.rank() != 0 {
             return Err(format!("the index must be an integer scalar, not {}", index.ty()).into());
         }
-        if last + 1 != branches.len() {
-            let count = branches.len();
+        if last != others.len() {
+            let count = others.len() + 1;
             let most = last + 1;
             return Err(
                 format!("there are {count} branches, but at most {most} are supported").into()
@@ -202,12 +200,14 @@ pub fn switch<I: IntoTree>(
     if let Err(refusal) = check() {
         return refused("switch", refusal, &operands, first);
     }
-    if branches.len() == 1 {
+    if others.is_empty() {
         return Scope::outside(|| first(operands));
     }
     let zero = Tensor::full(index.dtype(), [], 0.0);
     let bound = Tensor::full(index.dtype(), [], last as f64);
     let selector = index.maximum(&zero).minimum(&bound).to_dtype(DType::I32);
-    let traced = branches.iter().map(|branch| trace("switch", &operands, branch).0).collect();
-    choose("switch", &selector, &outside, traced)
+    let (first, results) = trace("switch", &operands, first);
+    let others = others.iter().map(|branch| trace("switch", &operands, branch).0);
+    let traced = std::iter::once(first).chain(others).collect();
+    results.unflatten(choose("switch", &selector, &outside, traced))
 }

@@ -10,14 +10,15 @@ fn branches() {
     let x = zeros([2]);
     let yes = Tensor::zeros(DType::Bool, []);
     let same = |v: Vec<Tensor>| v;
+    let itself: &dyn Fn(Tensor) -> Tensor = &|x| x;
     check_all(
         [
             cond(&x, &[&x], same, same).remove(0),
             cond(&integers([]), &[&x], same, same).remove(0),
             cond(&yes, &[&x], same, |v| vec![v[0].sum_all()]).remove(0),
             cond(&yes, &[&x], same, |v| vec![v[0].clone(), v[0].clone()]).remove(0),
-            switch(&x, &[&x], &[&same]).remove(0),
-            switch(&integers([]), &[&x], &[]).remove(0),
+            switch(&x, &[&x], same, &[&same]).remove(0),
+            switch(&integers([]), &x, |x| x, &[itself; 128]),
         ],
         expect![[r#"
             cond: the predicate must be a bool scalar, not f32[2]; make one with lt() or all()
@@ -25,7 +26,7 @@ fn branches() {
             cond: result 0 is f32[2] in branch 0 and f32[] in branch 1; all branches must return the same types
             cond: branch 0 returns 1 result and branch 1 returns 2; all branches must return the same number of results, of the same types
             switch: the index must be an integer scalar, not f32[2]
-            switch: there are no branches; pass at least one
+            switch: there are 129 branches, but at most 128 are supported
         "#]],
     );
 }

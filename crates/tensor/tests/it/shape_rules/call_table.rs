@@ -502,7 +502,7 @@ const FLOW: &[(&str, Call)] = &[
     ("switch", |c, x| {
         let i = c.pick(x);
         let a = c.pick(x);
-        switch(i, &[a], &[&|v| vec![v[0].clone()], &|v| vec![&v[0] * &v[0]]])
+        vec![switch(i, a, |v| v, &[&|v| &v * &v])]
     }),
     ("while_loop", |c, x| {
         let a = c.pick(x);
