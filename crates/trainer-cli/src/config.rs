@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use fulmen_trainer::internal::{nearest_name, replacement_for};
 use serde_json::{Map, Value as Json};
 
@@ -28,6 +28,8 @@ pub(crate) struct FileKey {
     /// The argument's id in clap.
     pub(crate) id: String,
     pub(crate) flags: Vec<OsString>,
+    /// What clap reads from these flags alone.
+    pub(crate) matches: ArgMatches,
     /// The location of the key.
     pub(crate) source: String,
 }
@@ -234,10 +236,10 @@ impl ConfigReader<'_> {
         };
         let flags = to_flags(&arg, &long, value)
             .map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
-        check(command, &id, &flags)
+        let matches = parse_alone(command, &id, &flags)
             .map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
         if std::ptr::eq(command, current) {
-            self.settings.push(FileKey { id, flags, source: location.to_string() });
+            self.settings.push(FileKey { id, flags, matches, source: location.to_string() });
         }
         Ok(())
     }
@@ -314,24 +316,28 @@ fn to_flags(arg: &Arg, long: &str, value: &ConfigValue) -> Result<Vec<OsString>,
     }
 }
 
-/// Lets clap check these flags of one argument on their own.
-fn check(command: &Command, id: &str, flags: &[OsString]) -> Result<(), String> {
-    // The flags of other arguments may be missing.
-    let alone = command.clone().no_binary_name(true).ignore_errors(true);
-    if let Ok(matches) = alone.try_get_matches_from(flags) {
+/// Lets clap parse and check these flags of one argument on their own.
+fn parse_alone(command: &Command, id: &str, flags: &[OsString]) -> Result<ArgMatches, String> {
+    let command = command.clone().no_binary_name(true);
+    let parsed = command.clone().try_get_matches_from(flags);
+    let matches = match &parsed {
+        Ok(matches) => Some(matches.clone()),
+        Err(_) => command.clone().ignore_errors(true).try_get_matches_from(flags).ok(),
+    };
+    if let Some(matches) = &matches {
         let is_given = |other: &str| matches.value_source(other) == Some(ValueSource::CommandLine);
         let mut others = command.get_arguments().map(|arg| arg.get_id().as_str());
         if let Some(other) = others.find(|other| *other != id && is_given(other)) {
             return Err(format!("one of its values sets another argument, `{other}`"));
         }
     }
-    let Err(error) = command.clone().no_binary_name(true).try_get_matches_from(flags) else {
-        return Ok(());
-    };
     // Other flags may be missing here.
-    if [ErrorKind::MissingRequiredArgument, ErrorKind::MissingSubcommand].contains(&error.kind()) {
-        return Ok(());
-    }
+    let is_missing = |error: &clap::Error| {
+        [ErrorKind::MissingRequiredArgument, ErrorKind::MissingSubcommand].contains(&error.kind())
+    };
+    let Some(error) = parsed.err().filter(|error| !is_missing(error)) else {
+        return Ok(matches.unwrap_or_default());
+    };
     let text = error.render().to_string();
     let message = ["\n\nFor more information", "\n\nUsage:"]
         .into_iter()

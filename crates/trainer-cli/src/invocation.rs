@@ -1,7 +1,9 @@
 //! Parses the arguments of a process and the files of `--config`.
 //!
-//! The files are converted to flags and inserted before the user's flags, so that clap checks both
-//! in the same way. A flag that the user gave is left out of the file's flags.
+//! Values come in layers: the command line, the files of `--config`, a checkpoint's saved arguments. Each layer is parsed
+//! once, and gives only what those before it do not. If files or a checkpoint give values, they are inserted as flags
+//! before the user's, and clap parses all together: rules between arguments, such as `requires`, hold across layers, and
+//! only clap can make the program's own arguments.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -89,36 +91,43 @@ pub(crate) fn parse<A: CliApp>(mut args: Vec<OsString>) -> Result<Invocation<A>,
 
     reject_lightning_flags(&args, &command)?;
 
-    // The user's arguments, even if they are incomplete without the files.
-    let user_matches =
-        command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
+    let parsed = command.clone().try_get_matches_from(&args);
+    let user_matches = match &parsed {
+        Ok(matches) => matches.clone(),
+        // Files and a checkpoint may give what is missing. Without them, this error is reported below.
+        Err(_) => {
+            let lenient = command.clone().ignore_errors(true);
+            lenient.try_get_matches_from(&args).map_err(Failure::Usage)?
+        }
+    };
     let (subcommand, leaf) = leaf(&user_matches);
     let files: Vec<PathBuf> =
         leaf.try_get_many("config").ok().flatten().into_iter().flatten().cloned().collect();
-    let index = match subcommand {
-        None => 1,
-        // Keep the subcommand first: otherwise clap rejects its position.
-        Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
-        Some(_) => args.len(),
-    };
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
-    let from_files = config::read(&files, &command, subcommand)
+    let mut lower: Vec<FileKey> = config::read(&files, &command, subcommand)
         .map_err(|error| Failure::Option(error.to_string()))?
         .into_iter()
         .filter(|setting| !is_given(&setting.id))
         .collect();
-    let index = index.min(args.len());
-    let mut sources = BTreeMap::new();
-    let mut insert = |args: &mut Vec<OsString>, settings: Vec<FileKey>| {
-        sources.extend(settings.iter().map(|setting| (setting.id.clone(), setting.source.clone())));
-        args.splice(index..index, settings.into_iter().flat_map(|setting| setting.flags));
-    };
-    insert(&mut args, from_files);
     let own = A::augment_args(Command::new(""));
-    let saved = saved_arguments(&args, &command, &own)?;
-    insert(&mut args, saved);
-
-    let matches = command.clone().try_get_matches_from(&args).map_err(Failure::Usage)?;
+    lower.extend(saved_arguments(leaf, &lower, &command, &own, subcommand)?);
+    let sources =
+        lower.iter().map(|setting| (setting.id.clone(), setting.source.clone())).collect();
+    let flags: Vec<OsString> = lower.into_iter().flat_map(|setting| setting.flags).collect();
+    let matches = if flags.is_empty() {
+        parsed
+    } else {
+        let index = match subcommand {
+            None => 1,
+            // Keep the subcommand first: otherwise clap rejects its position.
+            Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
+            Some(_) => args.len(),
+        };
+        let index = index.min(args.len());
+        args.splice(index..index, flags);
+        command.clone().try_get_matches_from(&args)
+    };
+    let matches = matches.map_err(Failure::Usage)?;
     let (subcommand, leaf) = self::leaf(&matches);
     let leaf_command =
         subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone();
@@ -137,19 +146,24 @@ pub(crate) fn parse<A: CliApp>(mut args: Vec<OsString>) -> Result<Invocation<A>,
 }
 
 /// The program's arguments saved in the checkpoint that the command uses, except those that the
-/// user gave. `own` has the program's own arguments.
+/// user gave, whose matches these are, or the files. `own` has the program's own arguments.
 fn saved_arguments(
-    args: &[OsString],
+    user: &ArgMatches,
+    from_files: &[FileKey],
     command: &Command,
     own: &Command,
+    subcommand: Option<&str>,
 ) -> Result<Vec<FileKey>, Failure> {
-    let matches =
-        command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
-    let (subcommand, leaf) = leaf(&matches);
     // Errors in these arguments are reported later, where the arguments are used.
-    let common = CommonArgs::from_arg_matches(leaf).unwrap_or_default();
-    let options =
-        Trainer::builder().args(TrainerArgs::from_arg_matches(leaf).unwrap_or_default()).options();
+    let common = CommonArgs::from_arg_matches(user).unwrap_or_default();
+    let trainer_args =
+        |matches: &ArgMatches| TrainerArgs::from_arg_matches(matches).unwrap_or_default();
+    let options = from_files
+        .iter()
+        .map(|key| &key.matches)
+        .chain([user])
+        .fold(Trainer::builder(), |builder, matches| builder.args(trainer_args(matches)))
+        .options();
     let (Ok(options), false) = (options, common.ignore_saved_arguments) else {
         return Ok(Vec::new());
     };
@@ -162,7 +176,10 @@ fn saved_arguments(
     let Some((path, arguments)) = load_arguments(&options).ok().flatten() else {
         return Ok(Vec::new());
     };
-    let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
+    let is_given = |id: &str| {
+        user.value_source(id) == Some(ValueSource::CommandLine)
+            || from_files.iter().any(|key| key.id == id)
+    };
     let saved: Vec<FileKey> = config::read_saved(&path, &arguments, command, own, subcommand)
         .map_err(|error| Failure::Option(error.to_string()))?
         .into_iter()

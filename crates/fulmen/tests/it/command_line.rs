@@ -112,6 +112,10 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
         run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--batch-size", "4"]),
         success
     );
+    // A file can name the checkpoint.
+    let file = folder.path().join("test.toml");
+    std::fs::write(&file, format!("[trainer]\nckpt_path = {checkpoint:?}\n")).unwrap();
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--config", file.to_str().unwrap()]), success);
     // The command line overrides the saved arguments, and the weights do not fit another model.
     assert_eq!(
         run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--width", "6"]),
