@@ -289,6 +289,7 @@ mod tests {
             thread::spawn(move || {
                 for stream in listener.incoming() {
                     let mut stream = stream.unwrap();
+                    stream.set_nodelay(true).unwrap();
                     let bytes = bytes.clone();
                     let log = log.clone();
                     thread::spawn(move || {

@@ -235,6 +235,7 @@ fn four_processes_on_this_machine_train_as_one_process_does() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_run_on_this_machine_ends_and_restarts_as_on_hosts() {
     let user = User::new();
     let run = |options: &[&str], script: &str, code| {
@@ -273,6 +274,7 @@ fn a_run_on_this_machine_ends_and_restarts_as_on_hosts() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_crash_is_restarted_until_the_same_step_crashes_three_times() {
     let user = User::new();
     let crashes =
@@ -302,6 +304,7 @@ fn a_crash_is_restarted_until_the_same_step_crashes_three_times() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_process_whose_devices_fail_names_the_process_that_died() {
     let user = User::new();
     let program = this_program();
@@ -319,6 +322,7 @@ fn a_process_whose_devices_fail_names_the_process_that_died() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_training_process_that_hangs_is_named_and_a_restart_goes_on_from_the_checkpoint() {
     let user = User::new();
     let program = this_program();
@@ -351,6 +355,7 @@ fn a_training_process_that_hangs_is_named_and_a_restart_goes_on_from_the_checkpo
 
 /// The plugin does not compare the processes, like devices.
 #[test]
+#[ignore = "slow: ci/slow"]
 fn programs_in_another_order_wait_forever_until_the_stuck_timeout() {
     let user = User::new();
     let program = this_program();
@@ -427,6 +432,7 @@ fn by_step(losses: &[String]) -> BTreeMap<u64, f64> {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_run_continues_on_two_hosts_when_the_third_does_not_come_back() {
     let one = tempfile::tempdir().unwrap();
     let program = this_program();

@@ -153,6 +153,7 @@ const POD: [&str; 8] =
     ["--part", "device", "--part", "operations", "--only", "matmul", "--part", "training"];
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn the_processes_of_a_virtual_pod_test_their_devices_together() {
     let parts = [&POD[..], &["--part", "transfers", "--part", "speed"]].concat();
     let (code, printed, report) = on_pod("2x2", &parts, None);
@@ -334,6 +335,7 @@ fn devices_in_a_wrong_order_are_found() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn an_event_that_is_too_early_and_one_that_never_comes_are_found() {
     let arguments = ["--part", "operations", "--only", "tanh"];
     let (_, report) = on_broken_devices("early-event:tanh", "1", &arguments);

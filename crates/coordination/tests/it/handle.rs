@@ -260,6 +260,7 @@ fn a_process_of_another_run_is_refused() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_missing_coordinator_is_an_error() {
     let join = |address: String| {
         let timeouts = Timeouts { join: Duration::from_secs(2), ..Timeouts::default() };

@@ -140,6 +140,7 @@ fn all_wait_for_a_late_process() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_process_that_is_too_late_ends_all_and_is_named() {
     let mut test_processes = TestProcesses::new("processes::member", COUNT);
     let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "4")];
@@ -208,6 +209,7 @@ const EVERY_TASK: [&str; COUNT] = [
 ];
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_killed_process_ends_all_and_is_named() {
     let mut test_processes = waiting(EVERY_TASK);
     let pid = format!("pid {}", test_processes.pid(4));
@@ -221,6 +223,7 @@ fn a_killed_process_ends_all_and_is_named() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_killed_coordinator_ends_all_processes() {
     let mut test_processes = waiting(EVERY_TASK);
     let pid = format!("pid {}", test_processes.pid(0));

@@ -315,6 +315,7 @@ fn a_changed_bit_ends_the_connection_and_names_the_process() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_process_whose_answers_always_change_says_so() {
     let (zero, one, _reports, proxy) = run_through_a_proxy();
     *proxy.damage.lock().unwrap() = Damage::Always(Direction::ToProcess);

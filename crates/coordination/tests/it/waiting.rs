@@ -27,6 +27,7 @@ fn said_while_joining(index: &str, coordinator: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn missing_processes_are_named_after_five_seconds() {
     // A port that no program gets by chance.
     let unused = "127.0.0.1:1";

@@ -141,6 +141,7 @@ fn a_store_that_accepts_and_never_answers_is_given_up() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn an_upload_that_takes_its_time_is_not_broken_off() {
     let dir = tempfile::tempdir().unwrap();
     let late = Duration::from_millis(1500);
@@ -405,6 +406,28 @@ fn fails_with<S: Stream>(
     items.find_map(Result::err).unwrap()
 }
 
+/// A parquet and an Arrow file of three parts.
+fn tables(number: impl Fn(u64) -> u64) -> (Vec<u8>, Vec<u8>) {
+    let numbers: arrow_array::ArrayRef =
+        Arc::new(arrow_array::UInt64Array::from_iter_values((0..4000).map(number)));
+    let batch = arrow_array::RecordBatch::try_from_iter([("n", numbers)]).unwrap();
+    let mut parquet = Vec::new();
+    let mut arrow = Vec::new();
+    let mut writer =
+        parquet::arrow::ArrowWriter::try_new(&mut parquet, batch.schema(), None).unwrap();
+    let mut arrow_writer =
+        arrow_ipc::writer::FileWriter::try_new(&mut arrow, &batch.schema()).unwrap();
+    for _ in 0..3 {
+        writer.write(&batch).unwrap();
+        writer.flush().unwrap();
+        arrow_writer.write(&batch).unwrap();
+    }
+    writer.close().unwrap();
+    arrow_writer.finish().unwrap();
+    drop(arrow_writer);
+    (parquet, arrow)
+}
+
 #[test]
 fn a_store_that_fails_under_a_table_is_not_taken_for_a_damaged_file() {
     // Numbers that gzip can hardly compress.
@@ -414,43 +437,42 @@ fn a_store_that_fails_under_a_table_is_not_taken_for_a_damaged_file() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(lines.as_bytes()).unwrap();
     let packed = packed.finish().unwrap();
+    let zstd = zstd::encode_all(lines.as_bytes(), 1).unwrap();
+    let lines = lines.into_bytes();
+    let csv = csv.into_bytes();
+    let (parquet, arrow) = tables(number);
+    let open_parquet = |file| fulmen_tables::Parquet::open(file).map(|table| table.stream());
+    let open_arrow = |file| fulmen_tables::ArrowFiles::open(file).map(|table| table.stream());
     let check = |status: u16, error: Error| {
         let text = error.to_string();
         assert!(text.contains("s3://b/x") && !text.contains("damaged"), "{text}");
         assert_eq!(error.is_not_found(), status == 404, "{text}");
         assert!(status == 404 || text.contains("given up after"), "{text}");
     };
-    for status in [503, 404] {
-        check(status, fails_with(status, "x.txt", lines.clone().into_bytes(), TextFile::stream));
-        check(status, fails_with(status, "x.jsonl", lines.clone().into_bytes(), JsonLines::stream));
-        check(status, fails_with(status, "x.jsonl.gz", packed.clone(), JsonLines::stream));
-        check(status, fails_with(status, "x.csv", csv.clone().into_bytes(), Csv::stream));
-        {
-            let zstd = zstd::encode_all(lines.as_bytes(), 1).unwrap();
-            check(status, fails_with(status, "x.jsonl.zst", zstd, JsonLines::stream));
-            let numbers: arrow_array::ArrayRef =
-                Arc::new(arrow_array::UInt64Array::from_iter_values((0..4000).map(number)));
-            let batch = arrow_array::RecordBatch::try_from_iter([("n", numbers)]).unwrap();
-            let mut groups = Vec::new();
-            let mut batches = Vec::new();
-            let mut writer =
-                parquet::arrow::ArrowWriter::try_new(&mut groups, batch.schema(), None).unwrap();
-            let mut arrow =
-                arrow_ipc::writer::FileWriter::try_new(&mut batches, &batch.schema()).unwrap();
-            for _ in 0..3 {
-                writer.write(&batch).unwrap();
-                writer.flush().unwrap();
-                arrow.write(&batch).unwrap();
-            }
-            writer.close().unwrap();
-            arrow.finish().unwrap();
-            drop(arrow);
-            let parquet = |file| fulmen_tables::Parquet::open(file).map(|table| table.stream());
-            check(status, fails_with(status, "x.parquet", groups, parquet));
-            let arrow = |file| fulmen_tables::ArrowFiles::open(file).map(|table| table.stream());
-            check(status, fails_with(status, "x.arrow", batches, arrow));
+    let [lines, packed, csv, zstd, parquet, arrow] =
+        [&lines, &packed, &csv, &zstd, &parquet, &arrow];
+    // At the same time, because each waits before it gives up.
+    std::thread::scope(|scope| {
+        for status in [503, 404] {
+            let check = move |error| check(status, error);
+            scope
+                .spawn(move || check(fails_with(status, "x.txt", lines.clone(), TextFile::stream)));
+            scope.spawn(move || {
+                check(fails_with(status, "x.jsonl", lines.clone(), JsonLines::stream))
+            });
+            scope.spawn(move || {
+                check(fails_with(status, "x.jsonl.gz", packed.clone(), JsonLines::stream))
+            });
+            scope.spawn(move || check(fails_with(status, "x.csv", csv.clone(), Csv::stream)));
+            scope.spawn(move || {
+                check(fails_with(status, "x.jsonl.zst", zstd.clone(), JsonLines::stream))
+            });
+            scope.spawn(move || {
+                check(fails_with(status, "x.parquet", parquet.clone(), open_parquet))
+            });
+            scope.spawn(move || check(fails_with(status, "x.arrow", arrow.clone(), open_arrow)));
         }
-    }
+    });
 }
 
 /// In a separate process, because all tests share the environment.

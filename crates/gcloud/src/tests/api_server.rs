@@ -86,6 +86,7 @@ impl ApiServer {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (Ok(stream), server) = (stream, of_thread.clone()) else { return };
+                let _ = stream.set_nodelay(true);
                 // A client that is killed cuts its connection.
                 thread::spawn(move || server.connection(&stream));
             }

@@ -19,7 +19,9 @@ fn server(answer: impl Fn(&str) -> (u16, Json) + Send + 'static) -> (String, Req
     let recorded = requests.clone();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let _ = serve(&stream.unwrap(), &answer, &recorded);
+            let stream = stream.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let _ = serve(&stream, &answer, &recorded);
         }
     });
     (address, requests)

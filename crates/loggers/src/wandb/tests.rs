@@ -62,6 +62,7 @@ impl Server {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
+                stream.set_nodelay(true).unwrap();
                 if let Ok(true) = of_thread.serve(&stream) {
                     of_thread.state.lock().unwrap().silent.push(stream);
                 }

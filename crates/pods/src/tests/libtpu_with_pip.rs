@@ -103,6 +103,7 @@ fn index(wheels: PathBuf, fault: Fault) -> String {
 }
 
 fn answer(mut stream: TcpStream, wheels: &Path, fault: Fault) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let request = lines.next().unwrap_or(Ok(String::new()))?;
     while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}

@@ -202,6 +202,8 @@ impl Callback for MetricsEndpoint {
 fn answer(mut connection: TcpStream, collector: &MetricsCollector) -> io::Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     connection.set_write_timeout(Some(TIMEOUT))?;
+    // The body follows the head at once, rather than after the client has confirmed the head.
+    connection.set_nodelay(true)?;
     let mut request = Vec::new();
     let mut part = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {

@@ -110,6 +110,7 @@ impl TrainingModule for Packed {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_llama_in_blocks_learns_packed_documents_as_in_transformers() {
     let mut model = decoder("llama");
     model.attention = AttentionMethod::Blocks;

@@ -139,6 +139,7 @@ fn assert_close(
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_scan_trains_like_layers_in_a_loop() {
     let settings: [Setting; 9] = [
         ("sgd", 1, sgd, |b| b),

@@ -454,6 +454,7 @@ fn scanned_layers_with_grouped_heads_train_as_on_one_device() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn gpt2_trains_as_on_one_device() {
     // Attention drops weights; the random numbers do not depend on the devices.
     check(gpt2, &["fsdp=4,tp=2"]);
@@ -518,6 +519,7 @@ fn check_flops<M: Logits>(module: &Language<M>) {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn no_device_repeats_the_work_of_another() {
     check_flops(&llama(HEADS, false));
     check_flops(&llama(HEADS, true));
@@ -527,6 +529,7 @@ fn no_device_repeats_the_work_of_another() {
 
 /// The operations that the program has, not those of a loop whose length depends on the router.
 #[test]
+#[ignore = "slow: ci/slow"]
 fn no_device_repeats_the_work_of_another_with_experts() {
     // Enough tokens for many blocks in each expert.
     let module = mixtral(false);
@@ -589,6 +592,7 @@ fn check_tpu<M: Logits>(module: &Language<M>) {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn libtpu_counts_the_same_flops_for_tensor_parallelism_and_ddp() {
     if crate::libtpu::libtpu().is_none() {
         return;
@@ -665,6 +669,7 @@ fn an_axis_over_which_nothing_is_split_is_noticed() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn preflight_notices_weights_that_are_split_alone() {
     if crate::libtpu::libtpu().is_none() {
         return;

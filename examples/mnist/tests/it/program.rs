@@ -53,6 +53,7 @@ fn three_epochs_on_real_digits() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn eight_devices_reach_the_same_accuracy() {
     let runs = tempfile::tempdir().unwrap();
     for strategy in ["ddp", "fsdp"] {
@@ -97,6 +98,7 @@ fn send(signal: &str, child: &Child) {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn ctrl_c_saves_and_the_resumed_run_matches_an_uninterrupted_one() {
     let runs = tempfile::tempdir().unwrap();
     assert!(mnist(runs.path(), &TWO_EPOCHS).output().unwrap().status.success());
@@ -171,6 +173,7 @@ impl Start {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn exit_codes_tell_how_a_run_ended_and_the_same_command_resumes_it() {
     let runs = tempfile::tempdir().unwrap();
     // There is no checkpoint, so the run starts from the beginning.

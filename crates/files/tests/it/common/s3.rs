@@ -116,6 +116,8 @@ impl Request {
 }
 
 fn connection(stream: TcpStream, state: &Mutex<State>) {
+    // An answer is written in parts. The second part of one would otherwise wait for 40 ms.
+    stream.set_nodelay(true).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     while let Some(request) = read_request(&mut reader) {

@@ -85,6 +85,7 @@ fn check_chain(legs: &[(&str, &str)]) {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn experts_split_over_processes_train_as_on_one_device() {
     check_chain(&[("2x4", "fsdp=2,expert=4"), ("2x2", "expert=2,tp=2")]);
 }

@@ -165,6 +165,7 @@ fn all_processes_load_the_programs_of_one_file() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_process_that_dies_while_the_others_agree_on_a_program_is_named() {
     // Both pods wait at the same time, so that a busy machine has longer to send heartbeats.
     let pods = [0, 1].map(|killed| {
@@ -186,6 +187,7 @@ fn a_process_that_dies_while_the_others_agree_on_a_program_is_named() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn the_second_start_of_a_pod_compiles_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let [first, second] = [0, 1].map(|process| cache(folder.path(), process));

@@ -145,6 +145,7 @@ fn a_process_with_another_program_or_option_is_named_before_the_first_launch() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_process_that_launches_in_another_order_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut processes = start(folder.path(), "4x1", "differences: own loop", |process| {

@@ -499,16 +499,19 @@ fn two_processes_of_four_devices_compute_what_one_process_does() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn four_processes_of_two_devices_compute_what_one_process_does() {
     check("4x2", 8);
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn eight_processes_of_one_device_compute_what_one_process_does() {
     check("8x1", 8);
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn three_processes_of_two_devices_compute_what_one_process_does() {
     check("3x2", 6);
 }

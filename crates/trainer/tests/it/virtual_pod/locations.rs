@@ -144,6 +144,7 @@ fn hosts_continue_from_a_bucket() {
 
 #[cfg(feature = "cloud")]
 #[test]
+#[ignore = "slow: ci/slow"]
 fn hosts_continue_from_a_bucket_of_a_real_server() {
     run_with_bucket("virtual_pod::locations::hosts_continue_from_a_bucket");
 }
@@ -317,6 +318,7 @@ fn a_shard_that_process_0_sees_late_is_part_of_the_checkpoint() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_checkpoint_that_another_process_sees_late_is_resumed_from() {
     for process in [0, 1] {
         let folder = tempfile::tempdir().unwrap();

@@ -212,6 +212,7 @@ fn a_signal_to_one_process_at_any_point_ends_all_with_the_code_of_a_preemption()
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_signal_to_one_process_outside_of_a_fit_ends_all_with_its_code() {
     for (point, signaled) in OUTSIDE {
         let folder = tempfile::tempdir().unwrap();

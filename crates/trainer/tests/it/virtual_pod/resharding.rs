@@ -51,6 +51,7 @@ pub(super) fn member(folder: &Path, epoch: &str) -> Result<()> {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_run_continues_on_fewer_and_more_processes_and_devices_as_in_one_process() {
     let [pods, one] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     for (epoch, shape) in PODS.into_iter().enumerate() {
