@@ -235,7 +235,6 @@ fn four_processes_on_this_machine_train_as_one_process_does() {
 }
 
 #[test]
-#[ignore = "slow: ci/slow"]
 fn a_run_on_this_machine_ends_and_restarts_as_on_hosts() {
     let user = User::new();
     let run = |options: &[&str], script: &str, code| {

@@ -107,15 +107,16 @@ impl Programs {
         dropped.map(|(_, kept)| kept.program).collect()
     }
 
-    /// Whether programs must go. Counting takes time, so it waits until the next programs could
-    /// reach the limit.
+    /// Whether programs must go. Counting takes time, so it waits until the next programs could take
+    /// half of the limit more than it. The system allows twice the limit.
     fn too_many_mappings(&mut self) -> bool {
         if self.uncounted > 0 {
             self.uncounted -= 1;
             return false;
         }
         let mappings = mappings();
-        self.uncounted = self.limits.mappings.saturating_sub(mappings) / MANY_MAPPINGS;
+        let most = self.limits.mappings.saturating_add(self.limits.mappings / 2);
+        self.uncounted = most.saturating_sub(mappings) / MANY_MAPPINGS;
         mappings > self.limits.mappings
     }
 }

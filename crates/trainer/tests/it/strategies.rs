@@ -529,7 +529,6 @@ fn no_device_repeats_the_work_of_another() {
 
 /// The operations that the program has, not those of a loop whose length depends on the router.
 #[test]
-#[ignore = "slow: ci/slow"]
 fn no_device_repeats_the_work_of_another_with_experts() {
     // Enough tokens for many blocks in each expert.
     let module = mixtral(false);

@@ -46,7 +46,6 @@ pub(super) fn member(folder: &Path, task: &str) -> Result<()> {
 }
 
 #[test]
-#[ignore = "slow: ci/slow"]
 fn each_process_reads_and_holds_only_the_parts_of_its_devices() {
     for (strategy, share) in [("fsdp", 0.25), ("ddp", 1.0)] {
         for stored in [DType::Bf16, DType::F32] {
