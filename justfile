@@ -22,4 +22,4 @@ update *arguments:
 
 # One benchmark: just bench steps --workloads W1 --peers jax
 bench *arguments:
-    cargo run --release -p bench -- {{ arguments }}
+    cargo run --release -p bench --features jemalloc -- {{ arguments }}

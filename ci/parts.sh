@@ -26,13 +26,14 @@ install() {
   fi
 }
 
-# jemalloc, with which XLA compiles quicker (`ci/test-runner`). The tests pass without it.
+# jemalloc, which `ci/test-runner` preloads, because XLA compiles quicker with it. The tests pass without it.
 install_allocator() {
   [ -e "/usr/lib/$(uname -m)-linux-gnu/libjemalloc.so.2" ] || install libjemalloc.so.2 -- libjemalloc2 ||
     echo "no jemalloc: the tests take longer"
 }
 
-# libjpeg-turbo, behind the feature `turbojpeg`, is built from source. Nothing else needs cmake or nasm.
-install_cmake() {
-  install cmake nasm -- cmake nasm
+# libjpeg-turbo and jemalloc, behind the features `turbojpeg` and `jemalloc`, are built from source. Nothing else needs
+# cmake, nasm or make.
+install_build_tools() {
+  install cmake nasm make -- cmake nasm make
 }

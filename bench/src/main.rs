@@ -29,9 +29,7 @@ mod synthetic;
 mod trace;
 mod workload;
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command as Process, ExitCode};
-use std::{env, io};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -96,22 +94,7 @@ enum Command {
     Cache(cache::Args),
 }
 
-/// The variable of the pool of large blocks of CPU plugins. It is on here, unless the user sets it.
-const POOL: &str = "FULMEN_CPU_POOL";
-
-/// Starts this program again with the pool on. Returns only if that fails.
-fn restart_with_pool() -> io::Error {
-    match env::current_exe() {
-        Ok(program) => Process::new(program).args(env::args_os().skip(1)).env(POOL, "1").exec(),
-        Err(error) => error,
-    }
-}
-
 fn main() -> ExitCode {
-    if env::var_os(POOL).is_none() {
-        eprintln!("error: cannot set {POOL}: {}", restart_with_pool());
-        return ExitCode::FAILURE;
-    }
     let result = match Args::parse().command {
         Command::Steps(args) => steps::run(&args),
         Command::CustomLoop(args) => custom_loop::run(&args),

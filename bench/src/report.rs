@@ -116,10 +116,11 @@ fn table(rows: &[&Row]) -> String {
         let environment = &row.environment;
         let commit = environment.commit.as_deref().unwrap_or("of an unknown commit");
         let gpu = environment.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu} and "));
-        let is_pooled = environment.cpu_pool && environment.gpu.is_none();
-        let pool = if is_pooled { ", `FULMEN_CPU_POOL=1`" } else { "" };
+        // A GPU has an allocator of its own.
+        let allocator = environment.allocator.as_ref().filter(|_| environment.gpu.is_none());
+        let allocator = allocator.map_or_else(String::new, |name| format!(", with {name}"));
         let cores = environment.cores;
-        let machine = format!("{gpu}{cores} cores of {}, {commit}{pool}", environment.cpu);
+        let machine = format!("{gpu}{cores} cores of {}, {commit}{allocator}", environment.cpu);
         if !machines.contains(&machine) {
             machines.push(machine);
         }
@@ -216,6 +217,25 @@ mod tests {
             ]
         );
         assert!(table.ends_with("Not every row has torch."), "{table}");
+    }
+
+    #[test]
+    fn a_table_names_the_allocators_of_its_rows_on_a_cpu() {
+        let row = |name: &str, allocator: Option<&str>, gpu: Option<&str>| {
+            let mut row = Row::new("steps", name, "step", "ms").ours(&[1.0]);
+            row.environment.allocator = allocator.map(str::to_owned);
+            row.environment.gpu = gpu.map(str::to_owned);
+            row
+        };
+        let rows = [
+            row("W1", Some("jemalloc"), None),
+            row("W2", None, None),
+            row("gpt2", Some("jemalloc"), Some("a GPU")),
+        ];
+        let table = table(&rows.iter().collect::<Vec<_>>());
+        let (_, machines) = table.split_once(" On ").unwrap();
+        let ends = machines.split("; ").map(|machine| machine.ends_with(", with jemalloc"));
+        assert_eq!(ends.collect::<Vec<_>>(), [true, false, false], "{machines}");
     }
 
     #[test]

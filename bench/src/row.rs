@@ -1,7 +1,6 @@
 //! [`Row`]: one quantity of Fulmen and of each peer, printed as a sentence and as a line of JSON.
 //! `report` reads the JSON.
 
-use std::env;
 use std::fmt;
 use std::fs;
 use std::process::Command;
@@ -14,6 +13,10 @@ use crate::stats::Spread;
 
 /// Fulmen's name in the results.
 pub(crate) const OURS: &str = "Fulmen";
+
+/// The allocator of this program, and of the plugin that it loads.
+const ALLOCATOR: &str =
+    if cfg!(feature = "jemalloc") { "jemalloc" } else { "the system's `malloc`" };
 
 /// One quantity.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,9 +54,10 @@ pub(crate) struct Environment {
     /// The kind of the GPUs, if it ran on GPUs.
     #[serde(default)]
     pub(crate) gpu: Option<String>,
-    /// Whether a pool served the CPU plugin's large blocks of memory.
+    /// What serves `malloc` in our process: jemalloc, by the feature of that name, or the system. Unknown in lines of
+    /// before that feature.
     #[serde(default)]
-    pub(crate) cpu_pool: bool,
+    pub(crate) allocator: Option<String>,
 }
 
 impl Environment {
@@ -73,7 +77,7 @@ impl Environment {
             cpu: cpu.map_or("an unknown processor", |(_, name)| name.trim()).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             gpu: None,
-            cpu_pool: env::var_os("FULMEN_CPU_POOL").is_some_and(|value| value == "1"),
+            allocator: Some(ALLOCATOR.to_owned()),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! A memory-mapped file. Apart from `fulmen-pjrt`, only this file and `fulmen-jpeg`'s `ffi.rs`
-//! contain `unsafe`.
+//! A memory-mapped file.
 //!
 //! Out of scope: the meaning of the bytes, and their positions, which are checked earlier
 //! (`arrow`).

@@ -2,6 +2,9 @@
 //!
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "jemalloc")]
+mod jemalloc;
+
 // These are modules instead of renamed crates, so that the documentation shows their items, and
 // compiler messages name types by paths that a user can write.
 

@@ -29,11 +29,6 @@ impl Api {
         Self { table: unsafe { &*table } }
     }
 
-    /// The address of the table, which is inside the plugin.
-    pub fn address(self) -> *const c_void {
-        std::ptr::from_ref(self.table).cast()
-    }
-
     /// The number of functions that fit in the plugin's table.
     pub fn function_count(self) -> usize {
         self.table.struct_size.saturating_sub(size_of::<PJRT_Api>()) / size_of::<*const c_void>()

@@ -19,7 +19,7 @@ use crate::loaded_executable::LoadedExecutable;
 use crate::named_value::{NamedValue, check_create_options, write_named};
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::{at_exit, environment, heap, large_blocks, program};
+use crate::{at_exit, environment, heap, program};
 
 /// An open connection to a plugin's devices. Clones are the same client. It closes when the last
 /// object that belongs to it is dropped.
@@ -73,11 +73,7 @@ impl Client {
             devices.iter().find(|device| device.raw().as_ptr() == *raw).cloned()
         };
         let addressable = addressable.iter().filter_map(find).collect();
-        let client = Self { inner, devices, addressable };
-        if client.inner.is_cpu() {
-            large_blocks::serve_if_requested(&client)?;
-        }
-        Ok(client)
+        Ok(Self { inner, devices, addressable })
     }
 
     pub(crate) fn inner(&self) -> &Arc<ClientInner> {
@@ -181,10 +177,6 @@ impl Plugin {
     /// Each plugin has its own options. A CPU plugin takes `cpu_device_count` (an integer; the
     /// plugin's default is 4 devices). Options with known types are checked here, because some
     /// plugins end the process if the type is wrong.
-    ///
-    /// With `FULMEN_CPU_POOL=1`, on Linux with glibc, freed blocks of 1 MiB and more of a CPU plugin are
-    /// kept for the next step. This saves the time of mapping new pages. The rest of the process
-    /// keeps its allocator.
     pub fn create_client(&self, options: &[(&str, NamedValue)]) -> Result<Client> {
         self.create(options, None)
     }

@@ -21,6 +21,7 @@ pub(crate) fn run_and_trim<T>(compile: impl FnOnce() -> T) -> T {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn trim() {
+    // With the feature `jemalloc` of `fulmen`, this is the function of that name in `fulmen`.
     // SAFETY: `malloc_trim` may be called at any time, from any thread. It releases only pages that
     // are free.
     unsafe { libc::malloc_trim(0) };

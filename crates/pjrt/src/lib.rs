@@ -71,7 +71,6 @@ mod heap;
 pub mod hlo;
 mod host_buffer;
 mod key_value;
-mod large_blocks;
 mod loaded_executable;
 pub mod locate;
 mod named_value;

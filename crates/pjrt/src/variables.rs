@@ -2,11 +2,11 @@
 
 use crate::compile_cache::CompileCache;
 use crate::error::Result;
-use crate::{environment, large_blocks, locate};
+use crate::{environment, locate};
 
 /// Checks the environment variables that every plugin depends on: `FULMEN_PJRT_PLUGIN`,
-/// `FULMEN_COMPILE_CACHE_MB`, `FULMEN_CPU_POOL` and `XLA_FLAGS`. Loading a plugin checks them too; this is for programs
-/// that report a mistake of the user before they start.
+/// `FULMEN_COMPILE_CACHE_MB` and `XLA_FLAGS`. Loading a plugin checks them too; this is for programs that report a
+/// mistake of the user before they start.
 ///
 /// # Errors
 /// A variable has a value that is not valid.
@@ -18,7 +18,6 @@ use crate::{environment, large_blocks, locate};
 pub fn check_variables() -> Result<()> {
     environment::refuse_xla_flags()?;
     locate::check_plugin_variable()?;
-    large_blocks::is_requested()?;
     match CompileCache::from_env() {
         Err(error) if error.is_usage() => Err(error),
         _ => Ok(()),

@@ -8,6 +8,8 @@ mod command_line;
 mod drawings;
 mod errors;
 mod everyday;
+#[cfg(feature = "jemalloc")]
+mod jemalloc;
 mod messages;
 mod outside;
 mod troubleshooting;

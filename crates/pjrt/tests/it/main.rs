@@ -14,6 +14,5 @@ mod hlo;
 mod key_value;
 mod locate;
 mod plugin;
-mod pool;
 mod serialize;
 mod topology;

@@ -20,11 +20,10 @@ use crate::{Options, Result, TrainerArgs, error};
 const PREFIX: &str = "FULMEN_";
 
 /// The variables that Fulmen reads in addition to those of the Trainer's options.
-const OTHERS: [&str; 24] = [
+const OTHERS: [&str; 23] = [
     "FULMEN_COMPILE_CACHE",
     "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
-    "FULMEN_CPU_POOL",
     "FULMEN_FILE_TIMEOUT",
     "FULMEN_HEARTBEAT_TIMEOUT",
     "FULMEN_HOSTS",
