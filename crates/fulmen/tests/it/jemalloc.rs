@@ -10,7 +10,7 @@ use fulmen::low_level::pjrt::{ElementType, Plugin};
 /// The bytes of the buffer that a child still has when it ends.
 const BYTES: &str = "FULMEN_TEST_CHILD";
 
-/// What jemalloc prints when a child with a buffer of so many bytes ends.
+/// What jemalloc prints when a child with a buffer of `bytes` bytes ends.
 fn statistics(bytes: usize, settings: &str) -> String {
     let name = "jemalloc::a_child_ends_with_a_buffer";
     let output = Command::new(env::current_exe().unwrap())
