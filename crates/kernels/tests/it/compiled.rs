@@ -1,6 +1,6 @@
 //! libtpu compiles the kernels, without a TPU.
 
-use fulmen_kernels::{FlashAttention, LinearCrossEntropy, rms_norm_residual};
+use fulmen_kernels::{FlashAttention, Index, Kernel, LinearCrossEntropy, rms_norm_residual};
 use fulmen_pjrt::CompileOptions;
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{DType, Function, Mesh, Sharding, Tensor, TensorType, grad};
@@ -73,8 +73,21 @@ fn loss(dtype: DType, groups: usize, tokens: usize, classes: usize, width: usize
     })
 }
 
+/// A kernel without inputs.
+fn filled() -> Function {
+    Function::trace("filled", (), |()| {
+        let kernel = Kernel::record("filled", &[4], |k| {
+            let ty = TensorType::new(DType::F32, [32, 128]);
+            let y = k.output(&ty, &[8, 128], [k.program(0), Index::from(0)]);
+            y.store(&k.full(DType::F32, [8, 128], 2.0));
+        });
+        kernel.unwrap().call(&[] as &[Tensor])
+    })
+}
+
 #[test]
 fn libtpu_compiles_the_kernels() {
+    compile(&filled(), 1, &ONE, &one_device());
     compile(&loss(DType::Bf16, 1, 1500, 50_257, 768), 3, &ONE, &one_device());
     compile(&attention(1, 1500), 3, &ONE, &one_device());
     compile(&norm(), 2, &ONE, &one_device());

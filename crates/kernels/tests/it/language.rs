@@ -162,3 +162,25 @@ fn a_mask_with_a_mistake_gives_other_numbers() -> fulmen_tensor::Result<()> {
     assert_ne!(lower(1)?.call(&[&x])[0].eval()?.to_vec::<f32>()?, exact);
     Ok(())
 }
+
+#[test]
+fn a_result_may_be_the_same_for_all_inputs() -> fulmen_tensor::Result<()> {
+    let ones = Kernel::record("ones", &[4], |k| {
+        let [_, y] = both(k, rows(k));
+        y.store(&k.full(DType::F32, [8, 128], 1.0));
+    })?;
+    let x = Tensor::zeros(DType::F32, [32, 128]);
+    assert_eq!(ones.call(&[&x])[0].eval()?.to_vec::<f32>()?, [1.0; 32 * 128]);
+    // Without inputs, and with a second result that depends on the position in the grid.
+    let filled = Kernel::record("filled", &[4], |k| {
+        k.output(&matrix(32), &[8, 128], rows(k)).store(&k.full(DType::F32, [8, 128], 2.0));
+        let ty = TensorType::new(DType::I32, [32, 128]);
+        let numbers = k.output(&ty, &[8, 128], rows(k));
+        numbers.store(&k.iota([8, 128], 0, k.program(0) * 8));
+    })?;
+    let results = filled.call(&[] as &[Tensor]);
+    assert_eq!(results[0].eval()?.to_vec::<f32>()?, [2.0; 32 * 128]);
+    let numbers: Vec<i32> = (0..32 * 128).map(|i| i / 128).collect();
+    assert_eq!(results[1].eval()?.to_vec::<i32>()?, numbers);
+    Ok(())
+}

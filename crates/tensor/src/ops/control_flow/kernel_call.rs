@@ -258,7 +258,8 @@ pub fn kernel_call(
     if let Err(fault) = all_live(inputs.iter().copied().chain(&results)) {
         return vec![Tensor::poisoned(fault); results.len()];
     }
-    let (region, captures) = Region::close("kernel_call", start, own, &results);
+    // Results that do not depend on the inputs are inside, too: a kernel may fill its output.
+    let (region, captures) = Region::close_since("kernel_call", start, own, &results);
     if let Some(captured) = captures.first() {
         let message = format!("the kernel `{name}` uses a tensor from outside, {}", captured.ty());
         return vec![Tensor::poison("kernel_call", message); results.len()];
