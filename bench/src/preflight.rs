@@ -38,7 +38,7 @@ pub(crate) struct Args {
     strategy: Option<Strategy>,
     /// The lengths to compile the decoders for, separated by commas, instead of their own. The
     /// decoders are the Llamas and Mixtral.
-    #[arg(long, value_delimiter = ',', requires = "no_peer")]
+    #[arg(long, value_delimiter = ',')]
     length: Vec<usize>,
     #[command(flatten)]
     decoder: DecoderOptions,
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_peer: bool,
     /// Write the rows into this chapter of the book, between its lines `<!-- bench preflight -->`.
-    #[arg(long, conflicts_with = "no_peer")]
+    #[arg(long, conflicts_with_all = ["no_peer", "length", "attention"])]
     book: Option<PathBuf>,
     /// Print a line of JSON for each result.
     #[arg(long)]
@@ -56,8 +56,9 @@ pub(crate) struct Args {
 /// How the decoders are computed.
 #[derive(clap::Args, Clone, Copy, PartialEq)]
 struct DecoderOptions {
-    /// How the decoders compute attention.
-    #[arg(long, default_value_t = DecoderOptions::PLAIN.attention, requires = "no_peer")]
+    /// How the decoders compute attention. The peer's is splash attention with `kernel`, and plain with
+    /// `auto` and `plain`; it has no `blocks`.
+    #[arg(long, default_value_t = DecoderOptions::PLAIN.attention)]
     attention: AttentionMethod,
     /// How the decoders compute the loss.
     #[arg(long, default_value_t = DecoderOptions::PLAIN.loss, requires = "no_peer")]
@@ -176,13 +177,45 @@ const MIXTRAL: &str = "mixtral-8x7b";
 /// LoRA of rank 16 for all projections of a Llama 3 whose frozen weights are int8.
 const INT8_LORA: &str = "llama-3-8b-int8-lora";
 
-/// The workloads that no peer has. They must be named.
-const WITHOUT_PEER: [&str; 3] = [LLAMA_70B, MIXTRAL, INT8_LORA];
+/// The workloads that run only if they are named.
+const NAMED: [&str; 3] = [LLAMA_70B, MIXTRAL, INT8_LORA];
+
+/// The workloads that the peer does not have.
+const WITHOUT_PEER: [&str; 2] = [MIXTRAL, INT8_LORA];
 
 impl Workload {
     pub(crate) fn find(name: &str) -> Option<Workload> {
         WORKLOADS.into_iter().find(|workload| workload.name == name)
     }
+
+    /// Whether the workload has the options of the decoders.
+    fn is_decoder(&self) -> bool {
+        self.name.starts_with("llama") || self.name == MIXTRAL
+    }
+
+    /// Refuses what the peer cannot compute.
+    fn check_peer(&self) -> Result<(), String> {
+        let Workload { name, length, decoder, .. } = self;
+        let why = if WITHOUT_PEER.contains(name) {
+            format!("the peer has no {name}")
+        } else if decoder.attention == AttentionMethod::Blocks {
+            "the peer has no attention in blocks".to_owned()
+        } else if decoder.attention == AttentionMethod::Kernel && !has_splash(*length) {
+            format!(
+                "the peer's splash attention takes multiples of 128 tokens up to 512, and multiples of 512 above, not \
+                 {length}"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(format!("{why}; add `--no-peer` to compile only ours"))
+    }
+}
+
+/// Whether the blocks of the peer's splash attention divide a sequence. They have 512 tokens, or the
+/// whole sequence if it is shorter, in multiples of 128.
+fn has_splash(length: usize) -> bool {
+    length > 0 && length.is_multiple_of(length.clamp(128, 512)) && length.is_multiple_of(128)
 }
 
 /// The compiler's estimates for one device. FLOPs and bytes include every iteration of a loop. The
@@ -207,42 +240,49 @@ enum Answer {
     Misfit { misfit: String },
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+/// The workloads to compile, with the options of the command.
+fn chosen(args: &Args) -> Result<Vec<Workload>, String> {
     let names = WORKLOADS.map(|workload| workload.name);
     if let Some(unknown) = args.workloads.iter().find(|name| !names.contains(&name.as_str())) {
-        return Err(
-            format!("there is no workload {unknown}; there are {}", names.join(", ")).into()
-        );
+        return Err(format!("there is no workload {unknown}; there are {}", names.join(", ")));
     }
     let is_chosen = |workload: &Workload| {
         args.workloads.iter().any(|name| *name == workload.name)
-            || args.workloads.is_empty() && !WITHOUT_PEER.contains(&workload.name)
+            || args.workloads.is_empty() && !NAMED.contains(&workload.name)
     };
-    for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
-        let is_decoder = workload.name.starts_with("llama") || workload.name == MIXTRAL;
-        if !is_decoder && (!args.length.is_empty() || args.decoder != DecoderOptions::PLAIN) {
-            let name = workload.name;
-            return Err(format!(
-                "{name} has no `--length`, `--attention`, `--loss`, `--bf16-residual`, `--bf16-state` and \
-                 `--layers-per-checkpoint`; the Llamas and Mixtral do"
-            )
-            .into());
-        }
-    }
     let lengths: Vec<Option<usize>> = match &args.length[..] {
         [] => vec![None],
         lengths => lengths.iter().copied().map(Some).collect(),
     };
-    let chosen = WORKLOADS.into_iter().filter(is_chosen).flat_map(|workload| {
-        lengths.iter().map(move |length| Workload {
-            length: length.unwrap_or(workload.length),
-            decoder: args.decoder,
-            strategy: args.strategy.unwrap_or(workload.strategy),
-            ..workload
-        })
-    });
-    for workload in &chosen.collect::<Vec<_>>() {
-        let Workload { name, batch, strategy, .. } = *workload;
+    let mut chosen = Vec::new();
+    for workload in WORKLOADS.into_iter().filter(is_chosen) {
+        if !workload.is_decoder()
+            && (!args.length.is_empty() || args.decoder != DecoderOptions::PLAIN)
+        {
+            return Err(format!(
+                "{} has no `--length`, `--attention`, `--loss`, `--bf16-residual`, `--bf16-state` and \
+                 `--layers-per-checkpoint`; the Llamas and Mixtral do",
+                workload.name
+            ));
+        }
+        for length in &lengths {
+            let workload = Workload {
+                length: length.unwrap_or(workload.length),
+                decoder: args.decoder,
+                strategy: args.strategy.unwrap_or(workload.strategy),
+                ..workload
+            };
+            if !args.no_peer {
+                workload.check_peer()?;
+            }
+            chosen.push(workload);
+        }
+    }
+    Ok(chosen)
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    for workload in &chosen(args)? {
         let slice = args.topology.clone().map_or_else(|| workload.topology.parse(), Ok)?;
         let ours = ours(workload, &slice)?;
         let (peer, missing) = if args.no_peer {
@@ -264,15 +304,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 format!("the models differ: ours has {a} parameters, the peer's {b}").into()
             );
         }
+        let has_options = !args.length.is_empty() || args.decoder != DecoderOptions::PLAIN;
         for (i, (quantity, unit)) in QUANTITIES.into_iter().enumerate() {
             let value = |cost: &Option<Cost>| cost.as_ref().and_then(|cost| cost.values()[i]);
             let Some(value_of_ours) = value(&ours) else { continue };
-            let title = if args.length.is_empty() {
-                format!("{name}, batch {batch}, {slice}, {strategy}")
+            let Workload { name, batch, strategy, length, decoder, .. } = workload;
+            let step = if has_options {
+                format!("{name}, {length} tokens, {decoder}")
             } else {
-                let Workload { length, decoder, .. } = workload;
-                format!("{name}, {length} tokens, {decoder}, batch {batch}, {slice}, {strategy}")
+                (*name).to_owned()
             };
+            let title = format!("{step}, batch {batch}, {slice}, {strategy}");
             let mut row = Row::new("preflight", title, quantity, unit).ours(&[value_of_ours]);
             row = match (value(&peer), &missing) {
                 (Some(value), _) => {
@@ -452,7 +494,7 @@ pub(crate) fn judge<M: TrainingModule>(
 }
 
 pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
-    let Workload { name, batch, strategy, .. } = workload;
+    let Workload { name, batch, strategy, length, decoder, .. } = workload;
     let script = PathBuf::from(PEERS).join("jax_cost.py");
     let folder = tempfile::tempdir()?;
     let hlo = folder.path().join("step.hlo");
@@ -466,6 +508,12 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
         slice.name(),
     ]);
     command.args(["--strategy", &strategy.to_string()]).arg("--hlo").arg(&hlo);
+    if workload.is_decoder() {
+        command.args(["--length", &length.to_string()]);
+    }
+    if decoder.attention == AttentionMethod::Kernel {
+        command.arg("--splash");
+    }
     if let Ok(libtpu) = fulmen::low_level::pjrt::locate::locate(
         fulmen::low_level::pjrt::locate::Platform::Tpu,
         None,
