@@ -8,9 +8,8 @@
 //! devices, and AdamW's two running means of each. What the process held before, with the plugin
 //! loaded and the step of a small model compiled, does not count.
 //!
-//! A process of a virtual pod computes each program for all devices, so each would hold the first
-//! values of all running means for a moment, which processes on hosts of their own do not. The
-//! optimizer on a virtual pod is therefore SGD, and the state is the parameters.
+//! A process of a virtual pod computes each program for all devices. No step runs there, because its
+//! results would be the whole state in each process, which they are not on hosts of their own.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -59,17 +58,13 @@ pub(crate) struct Args {
     /// Run as one process: start training and print the result.
     #[arg(long, hide = true)]
     serve: bool,
-    /// Without the state of an optimizer.
-    #[arg(long, hide = true)]
-    sgd: bool,
 }
 
-/// A decoder with AdamW or SGD.
+/// A decoder with AdamW.
 #[derive(Module)]
 struct LanguageModel {
     #[module(flatten)]
     decoder: Decoder,
-    sgd: bool,
 }
 
 impl TrainingModule for LanguageModel {
@@ -78,7 +73,7 @@ impl TrainingModule for LanguageModel {
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        if self.sgd { Box::new(optim::Sgd::new(1e-3)) } else { Box::new(optim::AdamW::new(3e-4)) }
+        Box::new(optim::AdamW::new(3e-4))
     }
 }
 
@@ -113,7 +108,7 @@ fn config(layers: usize, width: usize) -> Config {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if args.serve {
         let folder = args.folder.as_deref().ok_or("--serve needs --folder")?;
-        println!("{}", serde_json::to_string(&start(folder, args.devices, args.sgd)?)?);
+        println!("{}", serde_json::to_string(&start(folder, args.devices)?)?);
         return Ok(());
     }
     let parent = args.folder.clone().unwrap_or_else(env::temp_dir);
@@ -128,12 +123,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             .into());
         }
         let starts = run_processes(folder.path(), args.devices / processes, processes)?;
-        let how = match processes {
-            1 => "with AdamW".to_owned(),
-            _ => format!("of {processes} processes of a virtual pod with SGD"),
+        let pod = match processes {
+            1 => String::new(),
+            _ => format!(" of {processes} processes of a virtual pod"),
         };
         let name = format!(
-            "{:.2} GB of {} on {} devices {how}",
+            "{:.2} GB of {} on {} devices{pod} with AdamW",
             bytes as f64 / 1e9,
             args.dtype,
             args.devices
@@ -207,7 +202,6 @@ fn run_processes(
         command.arg(folder).stdout(Stdio::piped());
         if processes > 1 {
             command
-                .arg("--sgd")
                 .env("FULMEN_PJRT_PLUGIN", fulmen_virtual_pod::library()?)
                 .env("FULMEN_VIRTUAL_POD", format!("{processes}x{devices}"))
                 .env("FULMEN_COORDINATOR", format!("127.0.0.1:{port}"))
@@ -234,7 +228,7 @@ fn run_processes(
 }
 
 /// Starts to train the model in the folder on these devices, and measures this process.
-fn start(folder: &Path, devices: usize, sgd: bool) -> Result<Start, Box<dyn Error>> {
+fn start(folder: &Path, devices: usize) -> Result<Start, Box<dyn Error>> {
     let root = tempfile::tempdir()?;
     let dumps = root.path().join("programs");
     let trainer = |dumps: &Path| -> Result<Trainer, Box<dyn Error>> {
@@ -251,16 +245,16 @@ fn start(folder: &Path, devices: usize, sgd: bool) -> Result<Start, Box<dyn Erro
         .array("y", [8, LENGTH], vec![1_i32; 8 * LENGTH])
         .build()?;
     let loader = DataLoader::builder(data).batch_size(8).build()?;
-    let small = LanguageModel { decoder: Decoder::new(config(1, 64))?, sgd };
+    let small = LanguageModel { decoder: Decoder::new(config(1, 64))? };
     drop(trainer(&root.path().join("small"))?.train_step(&small, &loader)?);
 
     fs::write("/proc/self/clear_refs", "5")?;
     let before = rss_bytes().ok_or("the kernel does not report VmRSS")?;
-    let model = LanguageModel { decoder: Decoder::from_folder(folder)?, sgd };
+    let model = LanguageModel { decoder: Decoder::from_folder(folder)? };
     drop(trainer(&dumps)?.train_step(&model, &loader)?);
     let peak = peak_bytes().ok_or("the kernel does not report VmHWM")?;
     // Of each parameter: itself and two running means.
-    let arrays = if sgd { 1 } else { 3 };
+    let arrays = 3;
     let mut of_devices = BTreeMap::new();
     for (name, parameter) in model.parameters() {
         let value = parameter.get();

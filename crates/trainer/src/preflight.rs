@@ -247,7 +247,7 @@ impl TrainerBuilder {
         let copies = config.options.saves() && topology.platform_name() != "cpu";
         let copy = copies.then(|| layout.to_copy(&layout.ids().collect::<Vec<_>>()));
         module.initialize(config.options.seed);
-        let start = to_initialize(layout.entries());
+        let start = to_initialize(layout.entries(), platform);
         let steps = validation
             .iter()
             .map(|set| &set.program)

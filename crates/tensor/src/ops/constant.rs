@@ -46,6 +46,13 @@ impl Constant {
     }
 }
 
+/// The bytes of the element that a tensor repeats, if it is a constant that was made of a number.
+pub fn repeated_element(x: &Tensor) -> Option<Arc<[u8]>> {
+    let Kind::Operation(operation) = &x.node.kind else { return None };
+    let constant = operation.downcast::<Constant>()?;
+    (constant.is_splat() && !constant.from_user).then(|| constant.bytes.clone())
+}
+
 /// The elements of a constant, which are known while recording: all of them, or one if all are
 /// equal.
 pub(crate) fn elements(operation: &dyn Operation) -> Option<&[u8]> {

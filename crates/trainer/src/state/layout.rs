@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::ops::Index;
 use std::panic::Location;
+use std::sync::Arc;
 
 use fulmen_nn::optim::{FirstValue, Optimizer as _};
 use fulmen_nn::{Module, Parameter};
+use fulmen_tensor::internal::repeated_element;
 use fulmen_tensor::{
     DType, DeviceArray, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, Variable,
 };
@@ -101,8 +103,17 @@ impl Entry {
         }
     }
 
-    /// The value that a fit starts with, if it is on the host, in memory or in a file.
-    pub(super) fn on_host(&self) -> Option<HostEntry<'_>> {
+    /// The value that a fit starts with, if the host supplies it: it is in memory or in a file, or it
+    /// is a large value that repeats a number and the devices are CPUs. A process of a virtual pod
+    /// computes programs for all devices, and would have such a value for all of them.
+    pub(super) fn on_host(&self, is_cpu: bool) -> Option<HostEntry<'_>> {
+        if let Origin::Own(first) = &self.origin
+            && is_cpu
+            && self.ty.size_in_bytes() >= LARGE_BYTES
+            && let Some(element) = repeated_element(first)
+        {
+            return Some(HostEntry { entry: self, values: HostValues::Repeated(element) });
+        }
         let row = self.row_type();
         let sources = self.sources();
         let fits = |source: &Tensor| {
@@ -113,24 +124,39 @@ impl Entry {
         };
         sources.iter().all(fits).then(|| {
             let rows = sources.iter().map(|source| source.to_dtype_on_host(row.dtype)).collect();
-            HostEntry { entry: self, rows }
+            HostEntry { entry: self, values: HostValues::Rows(rows) }
         })
     }
 }
 
+/// The size from which the host supplies the first values of the optimizer's state to CPUs.
+const LARGE_BYTES: usize = 1 << 20;
+
 /// An entry whose value is on the host.
 pub(super) struct HostEntry<'a> {
     entry: &'a Entry,
+    values: HostValues,
+}
+
+enum HostValues {
     /// The value of each row.
-    rows: Vec<Tensor>,
+    Rows(Vec<Tensor>),
+    /// The bytes of the number that all elements are.
+    Repeated(Arc<[u8]>),
 }
 
 impl HostEntry<'_> {
     /// Copies to each device the part that it holds. Of a value in a file, only the parts for the
     /// devices of this process are read, one after the other.
     pub(super) fn to_devices(&self, runtime: &Runtime) -> Result<DeviceArray> {
-        let HostEntry { entry, rows } = self;
+        let HostEntry { entry, values } = self;
         runtime.parts_to_devices(&entry.ty, &entry.sharding, |block| {
+            let rows = match values {
+                HostValues::Rows(rows) => rows,
+                HostValues::Repeated(element) => {
+                    return Ok(element.repeat(block.size.iter().product()).into());
+                }
+            };
             let row_block = entry.row_block(block);
             if let [single] = &rows[..] {
                 return Ok(single.host_block(&row_block)?.unwrap_or_default());

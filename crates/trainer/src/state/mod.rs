@@ -50,10 +50,13 @@ pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Fu
     function.constants_as_inputs()
 }
 
-/// Like [`to_compute`], for the entries without a value on the host.
-pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
-    to_compute(entries.iter().filter(|entry| entry.on_host().is_none()))
+/// Like [`to_compute`], for the entries whose value the host does not supply on this platform.
+pub(crate) fn to_initialize(entries: &[Entry], platform: &str) -> Function {
+    to_compute(entries.iter().filter(|entry| entry.on_host(platform == CPU).is_none()))
 }
+
+/// The name of the platform of CPUs.
+const CPU: &str = "cpu";
 
 /// Computes the values of entries. Of values on the host, each device gets its shard, and each
 /// process reads only what its devices hold.
@@ -70,10 +73,12 @@ fn compute_with(
     entries: &[Entry],
     compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
 ) -> fulmen_tensor::Result<Vec<DeviceArray>> {
-    let mut computed = compile(&to_initialize(entries))?.call(Vec::new())?.arrays.into_iter();
+    let platform = runtime.client().platform_name();
+    let function = to_initialize(entries, platform);
+    let mut computed = compile(&function)?.call(Vec::new())?.arrays.into_iter();
     let mut arrays = Vec::with_capacity(entries.len());
     for entry in entries {
-        match entry.on_host() {
+        match entry.on_host(platform == CPU) {
             Some(value) => arrays.push(
                 value
                     .to_devices(runtime)
@@ -338,14 +343,49 @@ fn lost(name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use fulmen_nn::Linear;
+    use fulmen_nn::optim::Adagrad;
     use fulmen_tensor::Mesh;
 
     use super::*;
     use crate::step_config::Choices;
-    use crate::{Strategy, Trainer};
+    use crate::step_config::optimizers::Optimizers;
+    use crate::step_config::phases::Phases;
+    use crate::{Plan, Strategy, Trainer};
 
     #[derive(Module)]
     struct Net(Linear);
+
+    #[test]
+    fn on_cpus_the_host_supplies_the_large_first_values() {
+        let trainer = Trainer::builder().accelerator("cpu").devices(2).build().unwrap();
+        let runtime = trainer.runtime();
+        let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
+        let replicas = Strategy::replicas(runtime.mesh());
+        let config = Choices::from(options).for_mesh(runtime.mesh().clone(), replicas);
+        let net = Net(Linear::new(1024, 512));
+        net.initialize(0);
+        let adagrad = Adagrad::new(0.1).initial_accumulator_value(0.5);
+        let optimizers = Optimizers::from_module(Box::new(adagrad));
+        let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
+        let phases = Phases::new(&net, &optimizers, &config, &plan, 1).unwrap();
+        let layout = StateLayout::new(&net, &optimizers, &config, phases, &[]);
+        let entries = layout.entries();
+        let results = |platform| to_initialize(entries, platform).results().len();
+        assert_eq!(results("tpu"), entries.len());
+        assert_eq!(
+            results("cpu"),
+            entries.len() - 1,
+            "the sum of the squares of the weight's gradients"
+        );
+        let arrays = compute(runtime, entries).unwrap();
+        for (entry, array) in entries.iter().zip(&arrays) {
+            assert_eq!((array.ty(), array.sharding()), (&entry.ty, &entry.sharding));
+            if matches!(entry.origin, Origin::Own(_)) && entry.ty.shape.rank() > 0 {
+                let values = runtime.read(&[array]).unwrap().wait().unwrap();
+                assert!(values[0].to_f64().iter().all(|&value| value == 0.5), "{}", entry.name);
+            }
+        }
+    }
 
     #[test]
     fn the_summary_of_a_model_shows_how_its_parameters_are_split() {
