@@ -73,22 +73,10 @@ fn check(
         json[name]["losses"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
     assert_eq!((losses.len(), expected.len()), (STEPS, STEPS));
     assert!(expected[STEPS - 1] < 0.8 * expected[0], "it learns");
-    let off = |steps: usize| {
-        let off = losses.iter().zip(&expected).take(steps).map(|(a, b)| (a - b).abs() / b.abs());
-        off.fold(0.0f64, |most, off| if off <= most { most } else { off })
-    };
-    // Later, rounding may send a token that is between two experts to the other one.
-    let close = if name == "mixtral" { 150 } else { STEPS };
-    let [first, all] = [close, STEPS].map(off);
-    println!(
-        "{name}: from {} to {}, {first:.1e} off, then {all:.1e}",
-        losses[0],
-        losses[STEPS - 1]
-    );
-    assert!(
-        first < 1e-4 && all < 1e-2,
-        "{name}: {first:.1e} off, then {all:.1e}: {losses:?} and {expected:?}"
-    );
+    let off = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs() / b.abs());
+    let off = off.fold(0.0f64, |most, off| if off <= most { most } else { off });
+    println!("{name}: from {} to {}, {off:.1e} off", losses[0], losses[STEPS - 1]);
+    assert!(off < 1e-4, "{name}: {off:.1e} off: {losses:?} and {expected:?}");
 }
 
 /// A decoder and packed documents.
@@ -140,10 +128,16 @@ impl TrainingModule for Experts {
         self.model.loss(batch.get("ids"), batch.get("labels"), &CrossEntropyLoss::new())
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        adamw(1e-3)
+        adamw(5e-4)
     }
 }
 
+// With a rate of 1e-3 and documents from 0 on, the losses were within 5e-5 of the reference on one
+// device. With split experts they were up to 3e-3 away from step 189 on. All tokens went to the same
+// experts before. In that step, one token of the second layer went to another expert: its second and third
+// router logit were 8e-4 apart, as 54 and 52 instead of 55 and 51 tokens of two experts showed. So
+// the reference has documents and a rate with which no token is that close to two experts: small changes of
+// the first weights change no choice.
 #[test]
 #[ignore = "seven seconds: cargo test -p fulmen-trainer --test it -- --ignored a_mixtral_with_split_experts_learns_as"]
 fn a_mixtral_with_split_experts_learns_as_in_transformers() {
@@ -151,7 +145,7 @@ fn a_mixtral_with_split_experts_learns_as_in_transformers() {
     model.router_aux_loss_coef = 0.1; // as in its config.json
     let mut fields = ["ids", "labels"].map(|name| (name, Vec::new()));
     for row in 0..GROUPS * 8 {
-        let tokens = document(row, 16);
+        let tokens = document(4 + row, 16);
         fields[0].1.extend(&tokens[..16]);
         fields[1].1.extend(&tokens[1..]);
     }
