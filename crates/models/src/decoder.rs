@@ -20,7 +20,7 @@ use fulmen_nn::attention::{AttentionMethod, KeyValueCache};
 use fulmen_nn::loss::{CrossEntropyLoss, LinearCrossEntropyLoss, LossMethod};
 use fulmen_nn::weights::StateDict;
 use fulmen_nn::{Embedding, Init, Linear, Module, Parameter, RmsNorm};
-use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use fulmen_tensor::{AsTensor, DType, IntoTree, Refusal, Tensor, Tree, checkpoint};
 use serde_json::{Map, Value};
 
 use crate::attention::{Span, StepSizes, product_dtype, tokens};
@@ -175,6 +175,28 @@ impl Norm {
     }
 }
 
+/// The normalization before a network, and whether the backward pass recomputes what is cheap.
+struct PreNorm<'a> {
+    norm: &'a Norm,
+    recompute: bool,
+}
+
+impl PreNorm<'_> {
+    /// The products of the normalized values with the weights of some layers. If the backward pass
+    /// recomputes the normalized values, it keeps only `x`.
+    fn project<const N: usize>(&self, x: &Tensor, layers: [&Linear; N]) -> [Tensor; N] {
+        recomputed(self.recompute, x, |x| {
+            let x = self.norm.forward(&x);
+            layers.map(|layer| layer.forward(&x))
+        })
+    }
+}
+
+/// `f(inputs)`. With `recompute`, the backward pass keeps only the inputs.
+fn recomputed<I: IntoTree, T: Tree>(recompute: bool, inputs: I, f: impl FnOnce(I::Tree) -> T) -> T {
+    if recompute { checkpoint(f, inputs) } else { f(inputs.into_tree()) }
+}
+
 impl Layer {
     fn new(config: &Config, number: usize) -> Result<Layer> {
         let norm = || Norm::new(config, config.hidden_size);
@@ -194,18 +216,19 @@ impl Layer {
         masks: &AttentionMasks,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>, Option<Tensor>) {
+        let pre = |norm| PreNorm { norm, recompute: masks.recompute };
         let (attended, cache) =
-            self.self_attn.forward(&self.input_layernorm.forward(x), masks, cache);
+            self.self_attn.forward(x, &pre(&self.input_layernorm), masks, cache);
         let (Some(before), Some(after)) =
             (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
         else {
             let x = x + attended;
             let (transformed, statistics) =
-                self.mlp.forward(&self.post_attention_layernorm.forward(&x));
+                self.mlp.forward(&x, &pre(&self.post_attention_layernorm));
             return (x + transformed, cache, statistics);
         };
         let x = x + self.post_attention_layernorm.forward(&attended);
-        let (transformed, statistics) = self.mlp.forward(&before.forward(&x));
+        let (transformed, statistics) = self.mlp.forward(&x, &pre(before));
         (x + after.forward(&transformed), cache, statistics)
     }
 }
@@ -222,10 +245,13 @@ impl Mlp {
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let inner = |layer: &Linear| tokens(layer.forward(x), "mlp");
-        let hidden = self.activation.forward(&inner(&self.gate_proj)) * inner(&self.up_proj);
-        tokens(self.down_proj.forward(hidden), "embed")
+    fn forward(&self, x: &Tensor, norm: &PreNorm<'_>) -> Tensor {
+        let inner = norm.project(x, [&self.gate_proj, &self.up_proj]);
+        // The backward pass keeps the two products, from which the rest is cheap to recompute.
+        let output = recomputed(norm.recompute, inner.map(|x| tokens(x, "mlp")), |[gate, up]| {
+            self.down_proj.forward(self.activation.forward(&gate) * up)
+        });
+        tokens(output, "embed")
     }
 }
 
@@ -460,6 +486,14 @@ impl Decoder {
         sizes.decide(self.attention)
     }
 
+    /// Whether the backward pass recomputes normalizations and activations. A checkpoint of the whole
+    /// layer does so anyway, and parameters that are split over devices would be gathered once more.
+    fn recomputes_within_layers(&self) -> bool {
+        let is_gathered = |weight: Tensor| weight.gathered_from().is_some();
+        let parameters = self.model.parameters();
+        !self.gradient_checkpointing && !parameters.iter().any(|(_, p)| is_gathered(p.get()))
+    }
+
     /// The features `[batch, length, features]`, the input of the head.
     fn features(
         &self,
@@ -474,7 +508,12 @@ impl Decoder {
         let method = self.method(ids.size(1), cache.is_some());
         let full = span.visibility(None, method);
         let sliding = span.visibility(self.config.window(), method);
-        let masks = AttentionMasks { positions: span.positions_of_heads(), full, sliding };
+        let masks = AttentionMasks {
+            positions: span.positions_of_heads(),
+            full,
+            sliding,
+            recompute: cache.is_none() && self.recomputes_within_layers(),
+        };
         let mut x = tokens(embed_tokens.forward(ids), "embed");
         if self.config.is_gemma() {
             x = x * (self.config.hidden_size as f64).sqrt();

@@ -5,8 +5,8 @@ use fulmen_nn::weights::StateDict;
 use fulmen_nn::{MixtureOfExperts, Module, RouterScores, Visit};
 use fulmen_tensor::{DType, Tensor};
 
-use super::Mlp;
 use super::config::{Config, ModelType, TopkMethod};
+use super::{Mlp, PreNorm};
 use crate::Result;
 
 /// The feed-forward network of a layer.
@@ -57,12 +57,12 @@ impl FeedForward {
     }
 
     /// The output, and with experts the statistics of the router: see [`RouterStatistics`].
-    pub(super) fn forward(&self, x: &Tensor) -> (Tensor, Option<Tensor>) {
+    pub(super) fn forward(&self, x: &Tensor, norm: &PreNorm<'_>) -> (Tensor, Option<Tensor>) {
         let moe = match self {
-            FeedForward::Dense(mlp) => return (mlp.forward(x), None),
+            FeedForward::Dense(mlp) => return (mlp.forward(x, norm), None),
             FeedForward::Experts(moe) => moe,
         };
-        let (y, routing) = moe.forward_with_routing(x);
+        let (y, routing) = moe.forward_with_routing(norm.norm.forward(x));
         let one = |x: Tensor| x.to_dtype(DType::F32).reshape([1]);
         let parts = [
             routing.tokens_per_expert(),

@@ -4,9 +4,9 @@ use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::{Dropout, Linear, Module};
 use fulmen_tensor::{DType, Tensor};
 
-use super::Norm;
 use super::config::Config;
 use super::latent_attention::LatentAttention;
+use super::{Norm, PreNorm};
 use crate::Result;
 use crate::attention::{Visibility, attend, split_heads, tokens};
 
@@ -44,11 +44,13 @@ pub struct GroupedQueryAttention {
     key_heads: usize,
 }
 
-/// The positions of tokens, and the keys that each token sees.
+/// What the layers share: the positions of tokens, and the keys that each token sees.
 pub(super) struct AttentionMasks {
     pub(super) positions: Tensor,
     pub(super) full: Visibility,
     pub(super) sliding: Visibility,
+    /// Whether the backward pass recomputes normalizations and activations.
+    pub(super) recompute: bool,
 }
 
 impl SelfAttention {
@@ -95,12 +97,15 @@ impl SelfAttention {
     pub(super) fn forward(
         &self,
         x: &Tensor,
+        norm: &PreNorm<'_>,
         masks: &AttentionMasks,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
         match self {
-            SelfAttention::Grouped(attention) => attention.forward(x, masks, cache),
-            SelfAttention::Latent(attention) => attention.forward(x, masks, cache),
+            SelfAttention::Grouped(attention) => attention.forward(x, norm, masks, cache),
+            SelfAttention::Latent(attention) => {
+                attention.forward(&norm.norm.forward(x), masks, cache)
+            }
         }
     }
 
@@ -161,6 +166,7 @@ impl GroupedQueryAttention {
     fn forward(
         &self,
         x: &Tensor,
+        norm: &PreNorm<'_>,
         masks: &AttentionMasks,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
@@ -169,9 +175,10 @@ impl GroupedQueryAttention {
             let x = norm.as_ref().map_or(x.clone(), |norm| norm.forward(&x));
             self.rope.forward_at(x, &masks.positions)
         };
-        let q = rotated_heads(self.q_proj.forward(x), self.heads, &self.q_norm);
-        let k = rotated_heads(self.k_proj.forward(x), self.key_heads, &self.k_norm);
-        let v = split_heads(&self.v_proj.forward(x), self.key_heads);
+        let [q, k, v] = norm.project(x, [&self.q_proj, &self.k_proj, &self.v_proj]);
+        let q = rotated_heads(q, self.heads, &self.q_norm);
+        let k = rotated_heads(k, self.key_heads, &self.k_norm);
+        let v = split_heads(&v, self.key_heads);
         let visibility = if self.sliding { &masks.sliding } else { &masks.full };
         let attention = visibility.attention(&self.attention).dropout(&self.dropout);
         let (attended, cache) = attend(attention, &q, &k, &v, cache);

@@ -465,3 +465,31 @@ fn the_backward_pass_keeps_the_residual_stream_in_its_dtype() {
     let narrow = program(Some(DType::Bf16));
     assert!(kept(&narrow, "bf16") && !kept(&narrow, "f32"));
 }
+
+#[test]
+fn the_backward_pass_keeps_two_products_of_each_gated_network() {
+    const LAYERS: usize = 4;
+    const INNER: usize = 1024;
+    const LENGTH: usize = 128;
+    let config = Config {
+        vocab_size: 20,
+        hidden_size: 16,
+        intermediate_size: INNER,
+        num_hidden_layers: LAYERS,
+        num_attention_heads: 2,
+        ..Config::default()
+    };
+    let model = Decoder::new(config).unwrap();
+    model.initialize(0);
+    let ids = TensorType::new(DType::I32, [1, LENGTH]);
+    let step = Function::trace("step", ids, |ids| {
+        let parameters: Vec<Tensor> = model.parameters().iter().map(|(_, p)| p.get()).collect();
+        grad(&model.forward(ids).square().mean_all(), &parameters)
+    });
+    let compiled = Runtime::global().unwrap().compile(&step).unwrap();
+    let bytes = compiled.executable().memory_analysis().unwrap().temp_bytes as usize;
+    let of_inner = bytes as f64 / (4 * LENGTH * INNER) as f64;
+    println!("{of_inner} values of the inner size");
+    // Five of each network would be 20: both products, the sigmoid, the activation and their product.
+    assert!(of_inner > 2.0 * LAYERS as f64 && of_inner < 3.8 * LAYERS as f64, "{of_inner}");
+}
