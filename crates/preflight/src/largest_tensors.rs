@@ -398,6 +398,7 @@ mod tests {
     /// The scores come first, with as many of them as the backward pass needs, and no tensor is
     /// larger than what a compiler says that the step needs.
     #[test]
+    #[ignore = "slow: ci/slow"]
     fn the_scores_of_scanned_layers_come_first_and_no_tensor_exceeds_the_compilers_estimate() {
         let mesh = Mesh::new([("data", 1)]).unwrap();
         let layers = LAYERS as u64;

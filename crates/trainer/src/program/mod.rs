@@ -176,6 +176,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow: ci/slow"]
     fn training_and_validation_steps_compile_for_a_tpu() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let builder = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed);
