@@ -4,6 +4,7 @@
 
 mod cache;
 mod checkpoint;
+mod hub;
 mod machine;
 mod new;
 mod other_machines;

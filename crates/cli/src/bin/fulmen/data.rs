@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fulmen_cli::fetch::{DATASETS, PublishedDataset, fetch};
+use fulmen_cli::hub::{self, Fetched, HubPath};
 use fulmen_cli::pack::{Manifest, Pack, shards_info};
 use fulmen_cli::statistics::statistics;
 use fulmen_data::{Error, Result};
-use fulmen_durable::messages::quantity;
+use fulmen_durable::messages::{quantity, size};
 use fulmen_files::Location;
 use fulmen_text::Tokenizer;
 
@@ -17,7 +18,7 @@ use crate::size::parse_size;
 /// Fetches datasets, packs them for training, and inspects shards
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Downloads a published dataset, and verifies it
+    /// Downloads a published dataset, or files of a Hugging Face hub, and verifies them
     Fetch(Fetch),
     /// Packs archives, folders and texts into shards, in a folder or in a store
     #[command(
@@ -51,27 +52,45 @@ pub(crate) struct Info {
 
 #[derive(Debug, Args)]
 pub(crate) struct Fetch {
-    /// The name of the dataset
-    #[arg(value_parser = dataset, long_help = dataset_help())]
-    dataset: &'static PublishedDataset,
+    /// The name of the dataset; or hf:OWNER/NAME for a model of a Hugging Face hub, or
+    /// hf:datasets/OWNER/NAME for a dataset, then, if needed, @REVISION and /PATH
+    #[arg(value_parser = source, long_help = source_help())]
+    source: Source,
     /// The folder for the files; an interrupted run can be continued
-    #[arg(long, short, value_name = "FOLDER")]
-    output: PathBuf,
-    /// Another source of the files: https://, gs://, s3:// or a local folder
+    #[arg(long, short = 'o', visible_alias = "output", value_name = "FOLDER")]
+    to: PathBuf,
+    /// Another source of a dataset's files: https://, gs://, s3:// or a local folder
     #[arg(long, value_name = "PLACE")]
     from: Option<String>,
 }
 
-/// The names of the datasets, for the help.
-fn dataset_help() -> String {
-    let lines = DATASETS.iter().map(|dataset| format!("  {:<14}{}", dataset.name, dataset.about));
-    format!("Its name:\n{}", lines.collect::<Vec<_>>().join("\n"))
+/// What to fetch.
+#[derive(Debug, Clone)]
+enum Source {
+    Published(&'static PublishedDataset),
+    Hub(HubPath),
 }
 
-fn dataset(name: &str) -> std::result::Result<&'static PublishedDataset, String> {
-    DATASETS.iter().find(|dataset| dataset.name == name).ok_or_else(|| {
+/// The names of the datasets, and the form of others, for the help.
+fn source_help() -> String {
+    let lines = DATASETS.iter().map(|dataset| format!("  {:<14}{}", dataset.name, dataset.about));
+    format!(
+        "The name of a dataset:\n{}\n\
+         Or hf:OWNER/NAME for a model of a Hugging Face hub, or hf:datasets/OWNER/NAME for a dataset. After it may \
+         follow @REVISION (a branch, a tag or a commit) and /PATH (a file, a folder or a pattern such as '**/*.json'). \
+         The token is in HF_TOKEN or in the file of `hf auth login`, and HF_ENDPOINT is the address of another hub",
+        lines.collect::<Vec<_>>().join("\n")
+    )
+}
+
+fn source(text: &str) -> std::result::Result<Source, String> {
+    if HubPath::is_meant(text) {
+        return text.parse().map(Source::Hub).map_err(|error: Error| error.to_string());
+    }
+    let dataset = DATASETS.iter().find(|dataset| dataset.name == text);
+    dataset.map(Source::Published).ok_or_else(|| {
         let names: Vec<&str> = DATASETS.iter().map(|dataset| dataset.name).collect();
-        format!("expected one of {}", names.join(", "))
+        format!("expected one of {}, or hf:OWNER/NAME", names.join(", "))
     })
 }
 
@@ -175,11 +194,7 @@ fn split_of(argument: &str) -> (&str, &str) {
 
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
-        Command::Fetch(Fetch { dataset, output, from }) => {
-            fetch(dataset, &output, from.as_deref(), &Reporter::new())?;
-            outln!("{} is in {}", dataset.name, output.display());
-            Ok(())
-        }
+        Command::Fetch(arguments) => fetch_source(&arguments),
         Command::Pack(arguments) => {
             let pack = arguments.pack()?;
             let reporter = Reporter::new();
@@ -192,6 +207,30 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Info(arguments) if arguments.statistics => show_statistics(&arguments),
         Command::Info(arguments) => info(&arguments.shards),
     }
+}
+
+fn fetch_source(Fetch { source, to, from }: &Fetch) -> Result<()> {
+    let reporter = Reporter::new();
+    match source {
+        Source::Published(dataset) => {
+            fetch(dataset, to, from.as_deref(), &reporter)?;
+            drop(reporter);
+            outln!("{} is in {}", dataset.name, to.display());
+        }
+        Source::Hub(_) if from.is_some() => {
+            return Err(Error::usage(
+                "`--from` is for the datasets with a name; HF_ENDPOINT is the address of another hub",
+            ));
+        }
+        Source::Hub(path) => {
+            let Fetched { commit, files, bytes, downloaded } = hub::fetch(path, to, &reporter)?;
+            drop(reporter);
+            let files = quantity(files, "file");
+            let sizes = format!("{} ({} downloaded)", size(bytes), size(downloaded));
+            outln!("{path} is in {}: {files}, {sizes}, commit {commit}", to.display());
+        }
+    }
+    Ok(())
 }
 
 /// Reads a tokenizer's file, or the tokenizer of a folder.
