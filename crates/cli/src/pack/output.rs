@@ -36,10 +36,49 @@ const RESERVED_BYTES: u64 = 64 << 20;
 pub(crate) struct Output<'a> {
     pub(crate) pack: &'a Pack,
     pub(crate) progress: &'a dyn Progress,
-    /// The local folder in which shards are written.
-    pub(crate) work: PathBuf,
+    work: WorkFolder,
     manifest: Mutex<Manifest>,
+}
+
+/// The local folder in which shards are written, and its lock.
+struct WorkFolder {
+    path: PathBuf,
+    /// The folder for the shards, if this run has made it.
+    new_output: Option<PathBuf>,
     _lock: Lock,
+}
+
+impl WorkFolder {
+    /// Makes the folder, and removes the files of an interrupted run.
+    fn open(to: &Location) -> Result<WorkFolder> {
+        let new_output = to.local().filter(|path| !path.exists()).map(Path::to_owned);
+        let path = work_folder(to)?;
+        let lock = Lock::take(&path, LOCK)?;
+        let work = WorkFolder { path, new_output, _lock: lock };
+        let io = |source| Error::io(&work.path, "removing the files of an interrupted run", source);
+        for entry in fs::read_dir(&work.path).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            if entry.file_name() != LOCK {
+                fs::remove_file(entry.path()).map_err(io)?;
+            }
+        }
+        Ok(work)
+    }
+}
+
+impl Drop for WorkFolder {
+    /// Removes what a refused run has made. Errors do not matter: folders with other files stay.
+    fn drop(&mut self) {
+        let is_lock =
+            |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|it| it.file_name() == LOCK);
+        if fs::read_dir(&self.path).is_ok_and(|mut entries| entries.all(is_lock)) {
+            let _ = fs::remove_file(self.path.join(LOCK));
+            let _ = fs::remove_dir(&self.path);
+        }
+        if let Some(output) = &self.new_output {
+            let _ = fs::remove_dir(output);
+        }
+    }
 }
 
 impl<'a> Output<'a> {
@@ -57,15 +96,7 @@ impl<'a> Output<'a> {
         let options = options.iter().cloned().chain(common);
         let options = options.map(|(name, value)| (name.to_owned(), value)).collect();
         let plan = Manifest::new(splits, sources, options);
-        let work = work_folder(&pack.to)?;
-        let lock = Lock::take(&work, LOCK)?;
-        let io = |source| Error::io(&work, "removing the files of an interrupted run", source);
-        for entry in fs::read_dir(&work).map_err(io)? {
-            let entry = entry.map_err(io)?;
-            if entry.file_name() != LOCK {
-                fs::remove_file(entry.path()).map_err(io)?;
-            }
-        }
+        let work = WorkFolder::open(&pack.to)?;
         let location = pack.to.join(MANIFEST);
         let manifest = if location.exists()? {
             let earlier = Manifest::parse(&location.read_at_most(MAX_JSON_BYTES)?, &location)?;
@@ -86,7 +117,12 @@ impl<'a> Output<'a> {
             refuse_other_shards(&pack.to, &plan.splits, extension)?;
             plan
         };
-        Ok(Output { pack, progress, work, manifest: Mutex::new(manifest), _lock: lock })
+        Ok(Output { pack, progress, work, manifest: Mutex::new(manifest) })
+    }
+
+    /// The local folder in which shards are written.
+    pub(crate) fn work(&self) -> &Path {
+        &self.work.path
     }
 
     fn manifest(&self) -> MutexGuard<'_, Manifest> {
@@ -147,7 +183,7 @@ impl<'a> Output<'a> {
     /// Moves a finished shard from the work folder to the output, and lists it. A file with its name
     /// that no run has listed is not replaced: if it has the same content, it is accepted.
     pub(crate) fn publish(&self, split: usize, record: ShardRecord) -> Result<()> {
-        let from = self.work.join(&record.name);
+        let from = self.work().join(&record.name);
         let to = self.pack.to.join(&record.name);
         let is_listed = {
             let manifest = self.manifest();
@@ -199,7 +235,7 @@ impl<'a> Output<'a> {
         let location = self.pack.to.join(MANIFEST);
         let path = match location.local() {
             Some(path) => path.to_owned(),
-            None => self.work.join(MANIFEST),
+            None => self.work().join(MANIFEST),
         };
         store::write_whole(&path, &manifest.to_json()?)
             .map_err(|source| Error::io(&path, "writing the manifest", source))?;
@@ -215,8 +251,8 @@ impl<'a> Output<'a> {
             manifest.warnings = warnings;
             self.write(&manifest)?;
         }
-        fs::remove_dir_all(&self.work)
-            .map_err(|source| Error::io(&self.work, "removing the folder", source))?;
+        fs::remove_dir_all(self.work())
+            .map_err(|source| Error::io(self.work(), "removing the folder", source))?;
         Ok(manifest)
     }
 
@@ -224,7 +260,7 @@ impl<'a> Output<'a> {
     /// store, only `largest` bytes are on the disk at a time.
     pub(crate) fn check_free_space(&self, bytes: u64, largest: u64) -> Result<()> {
         let is_local = self.pack.to.local().is_some();
-        check_free_space(&self.work, if is_local { bytes } else { bytes.min(largest) })
+        check_free_space(self.work(), if is_local { bytes } else { bytes.min(largest) })
     }
 }
 

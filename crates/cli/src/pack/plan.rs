@@ -116,7 +116,7 @@ fn write_missing(output: &Output<'_>, set: &ImageSet, shards: &[PlannedShard<'_>
 }
 
 fn write_shard(output: &Output<'_>, planned: &PlannedShard<'_>) -> Result<ShardRecord> {
-    let mut shard = TarShard::create(&output.work, &planned.name)?;
+    let mut shard = TarShard::create(output.work(), &planned.name)?;
     for sample in &planned.samples {
         shard.add(&sample.key, sample.read()?)?;
         output.progress.advance(sample.tar_bytes());
@@ -124,7 +124,7 @@ fn write_shard(output: &Output<'_>, planned: &PlannedShard<'_>) -> Result<ShardR
     let record = shard.finish()?;
     if record.bytes != planned.bytes {
         return Err(Error::file(
-            &output.work.join(&planned.name),
+            &output.work().join(&planned.name),
             format!(
                 "it has {} bytes, expected {}: an image has changed in the meantime",
                 record.bytes, planned.bytes

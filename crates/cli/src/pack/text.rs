@@ -216,7 +216,8 @@ impl Run<'_> {
     }
 
     fn add(&mut self, index: usize, document: Option<Document>) -> Result<()> {
-        let Output { pack, work, .. } = self.output;
+        let work = self.output.work();
+        let pack = self.output.pack;
         let format = self.format;
         let bytes = document.as_ref().map_or(0, |document| format.bytes(document));
         let split = &mut self.splits[index];

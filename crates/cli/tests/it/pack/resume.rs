@@ -156,6 +156,36 @@ fn an_unusable_output_is_reported_before_any_shard_is_written() {
 }
 
 #[test]
+fn a_refused_run_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    ImageNet { per_class: 9, val: 5 }.write(folder.path());
+    // Shards that no manifest lists, an invalid manifest, and the manifest of other options.
+    let output = folder.path().join("shards");
+    for (name, content) in [("train-000003.tar", "mine"), ("manifest.json", "{}")] {
+        fs::create_dir(&output).unwrap();
+        fs::write(output.join(name), content).unwrap();
+        imagenet(folder.path(), &output).run(&()).unwrap_err();
+        assert_eq!(contents(&output).into_keys().collect::<Vec<_>>(), [name]);
+        assert!(!output.join(".fulmen-pack").exists());
+        fs::remove_dir_all(&output).unwrap();
+    }
+    imagenet(folder.path(), &output).run(&()).unwrap();
+    let whole = contents(&output);
+    assert!(imagenet(folder.path(), &output).seed(3).run(&()).unwrap_err().is_usage());
+    assert!(contents(&output) == whole && !output.join(".fulmen-pack").exists());
+
+    // A text that cannot be read is found later.
+    let texts = folder.path().join("texts");
+    fs::create_dir(&texts).unwrap();
+    fs::write(texts.join("a.jsonl"), "{\"text\": \"a\"}\nnot JSON\n").unwrap();
+    let new = folder.path().join("new");
+    let pack = fulmen_cli::pack::Pack::new(new.clone()).source("train", texts);
+    let error = pack.max_bytes(1 << 20).run(&()).unwrap_err();
+    assert!(error.to_string().contains("a.jsonl"), "{error}");
+    assert!(!new.join(".fulmen-pack").exists());
+}
+
+#[test]
 fn sources_that_changed_are_another_plan() {
     let folder = tempfile::tempdir().unwrap();
     ImageNet { per_class: 9, val: 5 }.write(folder.path());
