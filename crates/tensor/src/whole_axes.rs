@@ -13,7 +13,7 @@
 //! | pad between elements | those with interior padding | the compiler ends the process |
 //! | gather and scatter along one axis, several indices in each batch of the others | that axis | wrong sums, products, extremes and derivatives |
 //! | scatter | those of updates that the devices do not divide | padding is combined, too |
-//! | maximum over windows with its position | those of windows | the compiler ends the process |
+//! | maximum over windows with its position | those of windows or with a stride | the compiler ends the process, or refuses its own program |
 //! | derivative of a maximum over windows (`select_and_scatter`) | those of windows | wrong numbers |
 //! | gather and scatter | the components of an index | the compiler refuses its own program |
 //! | kernel | all | the compiler does not look into it |

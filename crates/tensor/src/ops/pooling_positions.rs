@@ -35,8 +35,11 @@ impl Operation for MaxPoolWithIndices {
         Ok(vec![largest, positions])
     }
     fn check(&self, _: &Mesh, _: &[&TensorType]) -> Result<WholeAxes, String> {
-        let axes: Vec<usize> =
-            (0..self.windows.size.len()).filter(|&axis| self.windows.size[axis] > 1).collect();
+        let Windows { size, stride, padding, .. } = &self.windows;
+        // A window of one element has a stride too.
+        let is_plain =
+            |axis: usize| size[axis] == 1 && stride[axis] == 1 && padding[axis] == (0, 0);
+        let axes: Vec<usize> = (0..size.len()).filter(|&axis| !is_plain(axis)).collect();
         Ok(WholeAxes {
             operands: vec![axes.clone(), axes.clone()],
             results: vec![axes.clone(), axes],

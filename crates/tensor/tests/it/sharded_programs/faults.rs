@@ -535,3 +535,22 @@ fn positions_of_the_largest_in_windows() {
         }
     }
 }
+
+/// Without a position, XLA splits these windows well.
+#[test]
+fn positions_of_the_largest_in_windows_of_one_element() {
+    let windows = Pooling::new([1, 1]).stride([3, 2]);
+    same(&GRID, &[(&[4, 4, 16, 8], &["", "b", "", ""])], |x| {
+        let [largest, positions] = x[0].max_pool_with_indices(&windows);
+        let chosen = x[0].flatten(2, -1).take_along_axis(-1, positions.flatten(2, -1));
+        let chosen = chosen.reshape(positions.shape());
+        let sum = (&largest + &chosen).with_sharding(&split(&["", "", "", "b"]));
+        let gradient = grad(&sum.sum_all(), &[&x[0]]);
+        vec![sum, positions, gradient[0].clone()]
+    });
+    same(&GRID, &[(&[4, 4, 16, 8], &["", "b", "", ""])], |x| {
+        let largest = x[0].max_pool(&windows).with_sharding(&split(&["", "", "", "b"]));
+        let gradient = grad(&largest.sum_all(), &[&x[0]]);
+        vec![largest, gradient[0].clone()]
+    });
+}
