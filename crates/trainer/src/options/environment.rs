@@ -51,16 +51,22 @@ const PRIVATE: [&str; 6] =
     ["TEST_", "FETCH_TEST_", "BENCH_", "FUZZ_", "PRETRAINED", "REQUIRE_LIBTPU"];
 
 /// Rejects variables whose names are close to a known name, and invalid values of variables that
-/// are read late. Prints once which other variables nothing reads.
+/// are read late.
 pub(crate) fn check() -> Result<()> {
     check_values(|name| std::env::var_os(name))?;
+    unread(std::env::vars_os()).map(drop)
+}
+
+/// Prints once which variables nothing reads. Of several processes that the environment describes,
+/// only process 0 does.
+pub(crate) fn note_unread() {
     static NOTED: Once = Once::new();
-    let unread = unread(std::env::vars_os())?;
-    if !unread.is_empty() {
+    let unread = unread(std::env::vars_os()).unwrap_or_default();
+    let process = Process::from_fulmen_env(|name| std::env::var_os(name));
+    if !unread.is_empty() && process.is_ok_and(|process| process.is_coordinator()) {
         let names = unread.join(", ");
         NOTED.call_once(|| note!("these environment variables have no effect on Fulmen: {names}"));
     }
-    Ok(())
 }
 
 /// Checks the values of the variables for several processes and for object stores.

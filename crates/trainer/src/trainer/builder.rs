@@ -191,6 +191,12 @@ impl TrainerBuilder {
     /// # Errors
     /// An invalid option, or a misspelled environment variable `FULMEN_...`.
     pub fn options(&self) -> Result<Options> {
+        let options = self.resolve()?;
+        environment::note_unread();
+        Ok(options)
+    }
+
+    fn resolve(&self) -> Result<Options> {
         init_logging();
         if let Some(message) = &self.rejection {
             return Err(Error::usage(message.clone()));
@@ -237,12 +243,15 @@ impl TrainerBuilder {
     /// An invalid option; no plugin or device for the accelerator; a mesh with a different number
     /// of devices; a process that did not join in time, which the error names.
     pub fn build(self) -> Result<Trainer> {
-        let choices = self.choices(self.options()?)?;
-        environment::note_unused(&self.trainer_args);
+        let choices = self.choices(self.resolve()?)?;
         if self.runtime.is_none() {
             check_variables().map_err(|e| error::option(e.to_string()))?;
         }
-        let process_group = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
+        let process_group = ProcessGroup::from_env(&choices.options, self.runtime.as_ref());
+        // Only now is it known whether another process prints this.
+        environment::note_unread();
+        environment::note_unused(&self.trainer_args);
+        let process_group = process_group?;
         let built = self.build_with(choices, process_group.clone());
         if let (Some(process_group), Err(error)) = (&process_group, &built) {
             process_group.fail(error);

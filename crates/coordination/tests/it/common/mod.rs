@@ -12,6 +12,9 @@ pub(crate) const TASK_VARIABLE: &str = "FULMEN_TEST_PART";
 /// The token of the runs.
 pub(crate) const TOKEN: &str = "5f0c9c1be2a84f61b90b5a8f33d1f9d0";
 
+/// What begins a line of standard error among the lines of a process.
+const STDERR: &str = "stderr: ";
+
 /// Far longer than any task takes. A process that needs longer is stuck.
 const STUCK: Duration = Duration::from_secs(300);
 
@@ -72,6 +75,7 @@ impl TestProcesses {
         std::thread::spawn(move || {
             for line in errors.lines().map_while(Result::ok) {
                 eprintln!("[process {index}] {line}");
+                let _ = send_address.send(format!("{STDERR}{line}"));
                 // A process also prints its address by itself.
                 if let Some(address) = line.strip_prefix("the coordinator listens at ") {
                     let _ = send_address.send(format!("listening {address}"));
@@ -138,6 +142,14 @@ impl TestProcesses {
             self.exit_codes([index]);
         }
         endings
+    }
+
+    /// The lines that a process has written to standard error, after it has exited.
+    pub(crate) fn stderr(&mut self, index: usize) -> Vec<String> {
+        let process = self.process(index);
+        process.output.extend(process.lines.iter());
+        let lines = process.output.iter().filter_map(|line| line.strip_prefix(STDERR));
+        lines.map(str::to_owned).collect()
     }
 
     /// The exit code of each process, or -1 if a signal ended it.

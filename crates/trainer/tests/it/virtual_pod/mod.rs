@@ -3,6 +3,7 @@
 
 mod axes;
 mod compile_cache;
+mod console;
 mod differences;
 mod full_disk;
 mod list;
@@ -39,6 +40,7 @@ fn member() {
         ("compile cache", "file") => Some(compile_cache::with_file(folder)),
         ("compile cache", "killed") => Some(compile_cache::killed(folder)),
         ("compile cache", _) => Some(compile_cache::member(folder)),
+        ("console", _) => Some(console::member(folder)),
         ("differences", "own loop") => Some(differences::own_loop(folder)),
         ("differences", _) => Some(differences::member(folder)),
         ("loaded weights", task) => Some(loaded_weights::member(folder, task)),
