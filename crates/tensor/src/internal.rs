@@ -10,7 +10,7 @@ pub use crate::missing_values::with_eval_advice;
 pub use crate::notes::print_note;
 pub use crate::ops::IndexChecks;
 pub use crate::ops::batched_rows::{add_rows, take_rows};
-pub use crate::ops::constant::repeated_element;
+pub use crate::ops::constant::{known_value, repeated_element};
 pub use crate::ops::control_flow::kernel_call::{OpaqueCall, OpaqueParts, kernel_call};
 pub use crate::ops::mean_weight::{MeanWeight, mean_weights, with_mean_weight};
 pub use crate::ops::norm::global_norm;

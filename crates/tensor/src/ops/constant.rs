@@ -46,6 +46,12 @@ impl Constant {
     }
 }
 
+/// The value of a tensor, if no program has to compute it: a constant, or a value on the host.
+pub fn known_value(x: &Tensor) -> Option<Literal> {
+    let Some(element) = repeated_element(x) else { return x.host_value() };
+    Literal::from_bytes(x.ty().clone(), &element.repeat(x.shape().num_elements())).ok()
+}
+
 /// The bytes of the element that a tensor repeats, if it is a constant that was made of a number.
 pub fn repeated_element(x: &Tensor) -> Option<Arc<[u8]>> {
     let Kind::Operation(operation) = &x.node.kind else { return None };

@@ -302,7 +302,7 @@ fn check_batches_per_step(position: &Position, config: &StepConfig) -> Result<()
 }
 
 /// Migrates the Trainer's own entries from the state of a run with other options. Entries that are
-/// not needed are removed, and missing ones start from zero, except the number of steps.
+/// not needed are removed, and missing ones start with their first value, except the counts.
 fn migrate(
     tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,
@@ -356,7 +356,12 @@ fn migrate(
             name if layout.counts_updates(name) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
-            _ => entry.first()?,
+            _ => entry.known_first().ok_or_else(|| {
+                error::option(format!(
+                    "the checkpoint has no `{name}`, and a program computes its first value, which a resumed run does \
+                     not do: let it begin with a constant, such as `Tensor::zeros`, or begin a new run from the weights"
+                ))
+            })?,
         };
         tensors.insert(name.clone(), Value::New(value));
     }

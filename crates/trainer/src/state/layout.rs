@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fulmen_nn::optim::{FirstValue, Optimizer as _};
 use fulmen_nn::{Module, Parameter};
-use fulmen_tensor::internal::repeated_element;
+use fulmen_tensor::internal::{known_value, repeated_element};
 use fulmen_tensor::{
     DType, DeviceArray, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, Variable,
 };
@@ -69,13 +69,11 @@ impl Entry {
         }
     }
 
-    /// The first value of a tensor of the optimizer or the Trainer: a number, or zeros. For a
-    /// joined tensor, the value of each row.
-    pub(crate) fn first(&self) -> Result<Literal> {
-        let literal = if let Origin::Own(first) = &self.origin { first.literal() } else { None };
-        let ty = self.row_type();
-        let zeros = || Literal::from_bytes(ty.clone(), &vec![0; ty.size_in_bytes()]);
-        literal.map_or_else(zeros, Ok)
+    /// The first value of a tensor of the optimizer or the Trainer, if it is a constant or a value on
+    /// the host. For a joined tensor, the value of each row.
+    pub(crate) fn known_first(&self) -> Option<Literal> {
+        let Origin::Own(first) = &self.origin else { return None };
+        known_value(first).filter(|value| *value.ty() == self.row_type())
     }
 
     /// The module's variables that this entry holds.

@@ -70,6 +70,11 @@ fn a_smaller_rate_needs_no_compilation_and_is_resumed() {
     // Without the callback, the rate is the optimizer's again.
     let (plain, _) = fit(folder.path(), 5, |b| b.ckpt_path(&checkpoint));
     assert_eq!(rates(&plain), [0.5]);
+    // A run without the callback continues with it at the optimizer's rate.
+    let (_, first) = fit(folder.path(), 2, |b| b);
+    let checkpoint = first.last_checkpoint.unwrap();
+    let (resumed, _) = fit(folder.path(), 4, |b| b.callback(plateau()).ckpt_path(&checkpoint));
+    assert_eq!(rates(&resumed), [0.5, 0.5]);
 }
 
 #[test]

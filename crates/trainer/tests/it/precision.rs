@@ -203,6 +203,11 @@ fn a_run_is_resumed_in_another_precision() {
     };
     let first = fit(Precision::F32, 1, None);
     let second = fit(Precision::F16Mixed, 2, Some(&first));
+    let scaled = crate::common::tensors(&second);
+    assert_eq!(scaled["trainer/loss_scale"].to_f64(), [65536.0]);
+    let trained =
+        scaled["fc.weight"].to_f64() != crate::common::tensors(&first)["fc.weight"].to_f64();
+    assert!(trained, "no step was skipped");
     let third = fit(Precision::Bf16, 3, Some(&second));
     let last = fit(Precision::F32, 4, Some(&third));
     let tensors = crate::common::tensors(&last);

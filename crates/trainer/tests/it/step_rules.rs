@@ -157,3 +157,59 @@ fn a_rule_of_ones_own_changes_a_step_and_logs_what_it_reads() {
     let differ = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-5;
     assert!(!all[0].iter().zip(&all[1]).any(differ), "{all:?}");
 }
+
+/// Its state begins with a given tensor, which it logs.
+#[derive(Debug)]
+struct Begins(Tensor);
+
+impl StepRule for Begins {
+    fn name(&self) -> &'static str {
+        "begins"
+    }
+
+    fn init(&self) -> Vec<(&'static str, Tensor)> {
+        vec![("state", self.0.clone())]
+    }
+
+    fn logged(&self, _: &UpdatedStep, state: &[Tensor]) -> Vec<(String, Tensor)> {
+        vec![("state".into(), state[0].sum_all())]
+    }
+}
+
+struct BeginsWith(Tensor);
+
+impl Callback for BeginsWith {
+    fn name(&self) -> &'static str {
+        "BeginsWith"
+    }
+
+    fn step_rule(&self) -> Option<Arc<dyn StepRule>> {
+        Some(Arc::new(Begins(self.0.clone())))
+    }
+}
+
+/// What the rule logs in the third step of a run whose first two steps did not have it.
+fn added(first: Tensor) -> Result<f64, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let module = Net(Linear::new(FEATURES, 8));
+    let data = train_loader(64, DROP_LAST);
+    let builder = || trainer(folder.path()).log_every_n_steps(1);
+    let before = builder().max_steps(2).build().unwrap().fit(&module, &data, None).unwrap();
+    let record = Record::default();
+    let resumed = builder().max_steps(3).ckpt_path(before.last_checkpoint.unwrap());
+    let resumed = resumed.callback(record.clone()).callback(BeginsWith(first));
+    let fit = resumed.build().unwrap().fit(&module, &data, None);
+    fit.map_err(|error| error.to_string())?;
+    let logs = record.logs.lock().unwrap();
+    Ok(logs[0].get("state").unwrap())
+}
+
+#[test]
+fn a_rule_that_is_new_in_a_resumed_run_begins_with_its_first_value() {
+    assert_eq!(added(Tensor::scalar(2.5f32)), Ok(2.5));
+    assert_eq!(added(Tensor::full(DType::F32, [3], 2.0)), Ok(6.0));
+    assert_eq!(added(Tensor::from_slice(&[1.0f32; 1000], [1000])), Ok(1000.0));
+    assert_eq!(added(Tensor::zeros(DType::F32, [2])), Ok(0.0));
+    let computed = added(Tensor::ones(DType::F32, [2]).exp()).unwrap_err();
+    assert!(computed.contains("has no `trainer/begins/state`"), "{computed}");
+}
