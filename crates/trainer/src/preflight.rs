@@ -487,6 +487,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow: ci/slow"]
     fn the_same_step_is_estimated_for_every_slice() {
         if crate::libtpu::libtpu().is_none() {
             return;

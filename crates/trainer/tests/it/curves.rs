@@ -204,6 +204,7 @@ fn pairs(answer: usize) -> [Vec<i32>; 2] {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn dpo_learns_preferences_as_by_the_formula_in_pytorch() {
     let [model, reference] = [(); 2].map(|()| decoder("llama"));
     reference.set_requires_grad(false);

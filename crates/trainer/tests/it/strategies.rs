@@ -343,6 +343,7 @@ fn int8_lora() -> Language<Lora<Decoder>> {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn updates_of_int8_weights_train_as_on_one_device() {
     check(int8_lora, &["ddp=8", "fsdp=8"]);
 }
@@ -371,11 +372,13 @@ fn int8_weights_are_not_trained_or_mixed_up_with_others() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn experts_on_several_devices_train_as_on_one() {
     check(|| mixtral(true), &["fsdp=2,expert=4"]);
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn latent_attention_on_several_devices_trains_as_on_one() {
     check(deepseek, &["fsdp=2,expert=2,tp=2"]);
 }

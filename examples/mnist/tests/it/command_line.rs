@@ -28,6 +28,7 @@ fn json(stdout: &str) -> Value {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn a_trained_model_is_validated_and_tested_and_predicts() {
     let folder = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| succeeds(folder.path(), args, &[]);
@@ -123,6 +124,7 @@ fn fake_data_needs_no_folder_and_a_fast_dev_run_leaves_none() {
 }
 
 #[test]
+#[ignore = "slow: ci/slow"]
 fn preflight_analyzes_the_step_and_opens_no_device() {
     let Some(libtpu) = libtpu::path() else { return };
     // With an empty cache, opening a CPU device would download its plugin.
