@@ -18,7 +18,6 @@ use std::fs;
 use std::path::Path;
 
 use fulmen_data::{Error, Result};
-use fulmen_durable::messages::size;
 use fulmen_files::Lock;
 
 use self::client::Client;
@@ -26,10 +25,8 @@ use self::download::Download;
 use self::listing::RepoFile;
 pub use self::path::HubPath;
 use self::record::{FOLDER, LOCK, Record};
+use crate::free_space::check_free_space;
 use crate::pack::Progress;
-
-/// The disk space to leave free.
-const RESERVED_BYTES: u64 = 64 << 20;
 
 /// What [`fetch`] has put into a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +112,7 @@ fn download(
     let bytes = missing.iter().map(|file| file.size).sum();
     let download = Download { client, path, record, folder, progress };
     let present: u64 = missing.iter().map(|file| download.part_size(file)).sum();
-    check_free_space(folder, bytes - present.min(bytes))?;
+    check_free_space(folder, bytes - present.min(bytes), "the missing files")?;
     progress.begin(&format!("fetching {}", path.repository()), bytes);
     for file in missing {
         download.file(file)?;
@@ -139,20 +136,6 @@ fn missing<'a>(files: &[&'a RepoFile], folder: &Path) -> Result<Vec<&'a RepoFile
     Ok(missing)
 }
 
-fn check_free_space(folder: &Path, bytes: u64) -> Result<()> {
-    let room = fulmen_durable::available_space(folder)
-        .map_err(|source| Error::io(folder, "cannot query the free disk space", source))?;
-    if bytes == 0 || bytes.saturating_add(RESERVED_BYTES) <= room {
-        return Ok(());
-    }
-    let message = format!(
-        "the missing files have {}, but the disk has {} free; free some space, or use a folder on another disk",
-        size(bytes),
-        size(room)
-    );
-    Err(Error::io(folder, &message, std::io::ErrorKind::StorageFull.into()))
-}
-
 /// Removes the record of a first run that got no bytes, so that a refused run leaves nothing. Errors
 /// do not matter, because a later run continues with the record.
 fn remove_unused(work: &Path, files: &[&RepoFile], folder: &Path, is_new_folder: bool) {
@@ -168,19 +151,5 @@ fn remove_unused(work: &Path, files: &[&RepoFile], folder: &Path, is_new_folder:
     let _ = fs::remove_dir_all(work);
     if is_new_folder {
         let _ = fs::remove_dir(folder);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_without_enough_space_is_an_error_with_numbers() {
-        let folder = tempfile::tempdir().unwrap();
-        check_free_space(folder.path(), 0).unwrap();
-        let error = check_free_space(folder.path(), 1 << 60).unwrap_err();
-        assert!(error.is_disk_full());
-        assert!(error.to_string().contains("the missing files have 1152921.5 TB"), "{error}");
     }
 }

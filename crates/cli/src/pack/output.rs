@@ -17,9 +17,9 @@ use super::manifest::{
 use super::options::Pack;
 use super::progress::Progress;
 use super::shard_file::sha256_of;
+use crate::free_space::check_free_space;
 use fulmen_data::internal::{checksum, in_parallel};
 use fulmen_data::{Error, Fingerprint, Result};
-use fulmen_durable::messages::size;
 use fulmen_files as store;
 use fulmen_files::{Location, Lock};
 
@@ -28,9 +28,6 @@ const WORK: &str = ".fulmen-pack";
 
 /// The file in this folder that prevents two runs at once.
 const LOCK: &str = "lock";
-
-/// The disk space to leave free.
-const RESERVED_BYTES: u64 = 64 << 20;
 
 /// The output of a run.
 pub(crate) struct Output<'a> {
@@ -260,7 +257,8 @@ impl<'a> Output<'a> {
     /// store, only `largest` bytes are on the disk at a time.
     pub(crate) fn check_free_space(&self, bytes: u64, largest: u64) -> Result<()> {
         let is_local = self.pack.to.local().is_some();
-        check_free_space(self.work(), if is_local { bytes } else { bytes.min(largest) })
+        let bytes = if is_local { bytes } else { bytes.min(largest) };
+        check_free_space(self.work(), bytes, "the remaining shards")
     }
 }
 
@@ -317,36 +315,4 @@ fn refuse_other_shards(to: &Location, splits: &[SplitManifest], extension: &str)
 fn sha256_at(file: &Location) -> Result<String> {
     checksum::<Sha256>(file.open()?, |_| ())
         .map_err(|source| Error::io(Path::new(&file.to_string()), "reading the file", source))
-}
-
-fn check_free_space(folder: &Path, bytes: u64) -> Result<()> {
-    let room = fulmen_durable::available_space(folder)
-        .map_err(|source| Error::io(folder, "querying the free disk space", source))?;
-    let needed = bytes.saturating_add(if bytes == 0 { 0 } else { RESERVED_BYTES });
-    if needed <= room {
-        return Ok(());
-    }
-    let message = format!(
-        "the remaining shards need {}, but the disk has {} free: {} are missing; free some space, or use a folder on \
-         another disk",
-        size(needed),
-        size(room),
-        size(needed - room)
-    );
-    Err(Error::io(folder, &message, ErrorKind::StorageFull.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_without_enough_space_is_an_error_with_numbers() {
-        let folder = tempfile::tempdir().unwrap();
-        check_free_space(folder.path(), 0).unwrap();
-        let error = check_free_space(folder.path(), 1 << 60).unwrap_err();
-        assert!(error.is_disk_full());
-        let error = error.to_string();
-        assert!(error.contains("need 1152921.5 TB") && error.contains("are missing"), "{error}");
-    }
 }
